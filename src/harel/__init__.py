@@ -1,0 +1,52 @@
+"""A FIFO queue partitioned into groups, on the database that you already run.
+
+At most one message of a group is in flight at any moment, and a group's messages come in order.
+"""
+
+from harel.config import connect, connect_async, connect_async_from_env, connect_from_env
+from harel.engine.queue.contract import (
+    AsyncTransport,
+    Capabilities,
+    DeadLetter,
+    GroupInfo,
+    Lease,
+    QueueStats,
+    StoredMessage,
+    Transport,
+)
+from harel.errors import (
+    ConfigError,
+    HarelError,
+    InvalidArgument,
+    InvalidMessage,
+    NotSupported,
+    SchemaMismatch,
+    TransportUnavailable,
+)
+from harel.events import Event, Message
+
+__version__ = "1.0.0"
+
+__all__ = [
+    "AsyncTransport",
+    "Capabilities",
+    "ConfigError",
+    "DeadLetter",
+    "Event",
+    "GroupInfo",
+    "HarelError",
+    "InvalidArgument",
+    "InvalidMessage",
+    "Lease",
+    "Message",
+    "NotSupported",
+    "QueueStats",
+    "SchemaMismatch",
+    "StoredMessage",
+    "Transport",
+    "TransportUnavailable",
+    "connect",
+    "connect_async",
+    "connect_async_from_env",
+    "connect_from_env",
+]

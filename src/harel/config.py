@@ -1,0 +1,224 @@
+"""Which backend: by URL, or by the ``STM_*`` variables."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast, get_type_hints
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+
+from harel.engine.queue.contract import AsyncTransport, Transport
+from harel.engine.queue.face import AsyncFace
+from harel.errors import ConfigError
+
+__all__ = [
+    "BACKENDS",
+    "Backend",
+    "Environment",
+    "connect",
+    "connect_async",
+    "connect_async_from_env",
+    "connect_from_env",
+    "default_worker_id",
+    "redacted",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """How a backend is found."""
+
+    name: str
+    """What ``STM_TRANSPORT_BACKEND`` calls it."""
+    schemes: tuple[str, ...]
+    module: str
+    """Its module in ``harel.engine.transport`` and in ``harel.engine.aio_transport``."""
+    sync_class: str
+    async_class: str
+    target: Callable[[str], tuple[Any, ...]]
+    """From the URL without its query to the positional arguments of the classes."""
+    extra: str | None = None
+    """The extra that brings its driver."""
+
+
+def _no_target(url: str) -> tuple[Any, ...]:
+    if url.partition("://")[2].strip("/"):
+        raise ConfigError(f"A queue in memory has no name or path; use memory:// instead of {redacted(url)}.")
+    return ()
+
+
+def _file_target(url: str) -> tuple[Any, ...]:
+    parts = urlsplit(url)
+    path = unquote(parts.path)[1:]
+    if parts.netloc or not path:
+        raise ConfigError(
+            f"{redacted(url)} names no file: sqlite:///relative.db, or sqlite:////absolute/path.db (four slashes)."
+        )
+    return (path,)
+
+
+BACKENDS = (
+    Backend("memory", ("memory",), "memory", "InMemoryTransport", "AsyncInMemoryTransport", _no_target),
+    Backend("sqlite", ("sqlite",), "sqlite", "SqliteTransport", "AsyncSqliteTransport", _file_target),
+)
+
+
+def connect(url: str, **options: Any) -> Transport:
+    """Open the queue that a URL names.
+
+    Parameters
+    ----------
+    url : str
+        ``memory://`` or ``sqlite:///file.db``. Options follow as query parameters:
+        ``sqlite:///file.db?prefix=orders&busy_timeout=10``.
+    **options
+        The same options, and those that a URL cannot hold, such as ``clock``. They win over the URL's.
+
+    Returns
+    -------
+    Transport
+        Use it as a context manager, or close it.
+
+    Raises
+    ------
+    ConfigError
+        When the URL or an option is not usable, or the backend's extra is not installed.
+    """
+    return cast("Transport", _make(url, options, is_async=False))
+
+
+async def connect_async(url: str, **options: Any) -> AsyncTransport:
+    """Open the queue that a URL names, for asyncio. See :func:`connect`."""
+    transport = cast("AsyncFace", _make(url, options, is_async=True))
+    return await transport.open()
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """The ``STM_*`` variables that say which queue and how to work it."""
+
+    url: str
+    worker_id: str
+    visibility: float
+    concurrency: int
+
+    @classmethod
+    def read(cls, variables: Mapping[str, str] | None = None) -> Environment:
+        """Read the variables.
+
+        Raises
+        ------
+        ConfigError
+            Names the variable that is missing or malformed, and what it takes.
+        """
+        values = os.environ if variables is None else variables
+        return cls(
+            url=_url_from(values),
+            worker_id=values.get("STM_WORKER_ID") or default_worker_id(),
+            visibility=_positive(values, "STM_VISIBILITY", float, "30", "a number of seconds above 0"),
+            concurrency=_positive(values, "STM_CONCURRENCY", int, "16", "a whole number of at least 1"),
+        )
+
+
+def connect_from_env(**options: Any) -> Transport:
+    """Open the queue that the ``STM_*`` variables name.
+
+    ``STM_TRANSPORT_BACKEND`` is ``sqlite`` unless set, and ``STM_TRANSPORT_DB`` is ``harel.db``.
+
+    Raises
+    ------
+    ConfigError
+        Names the variable that is missing or malformed, and what it takes.
+    """
+    return connect(Environment.read().url, **options)
+
+
+async def connect_async_from_env(**options: Any) -> AsyncTransport:
+    """Open the queue that the ``STM_*`` variables name, for asyncio. See :func:`connect_from_env`."""
+    return await connect_async(Environment.read().url, **options)
+
+
+def default_worker_id() -> str:
+    """Return this host's name and this process's number."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def redacted(url: str) -> str:
+    """Return a URL without its password and its query, for messages and logs."""
+    head, at, tail = url.partition("?")[0].rpartition("@")
+    if not at:
+        return tail
+    user = head.rpartition(":")[0] if ":" in head.partition("://")[2] else head
+    return f"{user}:***@{tail}"
+
+
+def _url_from(values: Mapping[str, str]) -> str:
+    name = values.get("STM_TRANSPORT_BACKEND") or "sqlite"
+    if name == "memory":
+        return "memory://"
+    if name == "sqlite":
+        path = values.get("STM_TRANSPORT_DB") or "harel.db"
+        return f"sqlite:///{path.replace('%', '%25').replace('?', '%3F').replace('#', '%23')}"
+    known = ", ".join(backend.name for backend in BACKENDS)
+    raise ConfigError(f"STM_TRANSPORT_BACKEND is {name!r}; it takes one of {known}.")
+
+
+def _positive(values: Mapping[str, str], name: str, kind: Callable[[str], Any], default: str, takes: str) -> Any:
+    text = values.get(name) or default
+    try:
+        number = kind(text)
+    except ValueError:
+        number = 0
+    if not 0 < number < float("inf"):
+        raise ConfigError(f"{name} is {text!r}; it takes {takes}.")
+    return number
+
+
+def _make(url: str, options: Mapping[str, Any], *, is_async: bool) -> Any:
+    if not isinstance(url, str):
+        raise ConfigError(f"A queue's URL is a string such as sqlite:///harel.db, not {type(url).__name__}.")
+    backend = _backend_of(url)
+    package = "harel.engine.aio_transport" if is_async else "harel.engine.transport"
+    try:
+        module = importlib.import_module(f"{package}.{backend.module}")
+    except ModuleNotFoundError as error:
+        if backend.extra is None:
+            raise
+        raise ConfigError(
+            f"{backend.name} needs {error.name}, which is not installed: pip install 'harel[{backend.extra}]'."
+        ) from error
+    make = getattr(module, backend.async_class if is_async else backend.sync_class)
+    address, _, query = url.partition("?")
+    return make(*backend.target(address), **{**_options(make, query, url), **options})
+
+
+def _backend_of(url: str) -> Backend:
+    scheme, separator, _ = url.partition("://")
+    for backend in BACKENDS:
+        if separator and scheme in backend.schemes:
+            return backend
+    known = ", ".join(f"{scheme}://" for backend in BACKENDS for scheme in backend.schemes)
+    raise ConfigError(f"{redacted(url)!r} is not the URL of a queue. It begins with one of {known}.")
+
+
+def _options(make: type, query: str, url: str) -> dict[str, Any]:
+    hints = get_type_hints(make.__init__)  # type: ignore[misc]
+    takes = {
+        name: hints[name]
+        for name, parameter in inspect.signature(make).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY and name != "clock"
+    }
+    options = {}
+    for name, text in parse_qsl(query, keep_blank_values=True):
+        if name not in takes:
+            raise ConfigError(f"{redacted(url)} has no option {name!r}; it has {', '.join(takes)}.")
+        try:
+            options[name] = msgspec.convert(text, takes[name], strict=False)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"The option {name}={text!r} of {redacted(url)} is not usable: {error}.") from error
+    return options

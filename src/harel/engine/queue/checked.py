@@ -1,0 +1,257 @@
+"""Operations with their arguments checked: whatever is wrong in a call is said before anything is sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TypeVar, get_args
+
+from harel.engine.queue.contract import (
+    HIGHEST_PRIORITY,
+    Capabilities,
+    DeadLetter,
+    GroupInfo,
+    GroupState,
+    Lease,
+    Operations,
+    Packed,
+    QueueStats,
+    StoredMessage,
+)
+from harel.engine.queue.op import Op
+from harel.engine.queue.schedule import SHORTEST_S
+from harel.errors import InvalidArgument, NotSupported
+from harel.events import Event, Message, encode_event
+
+__all__ = ["Checked"]
+
+T = TypeVar("T")
+
+MAX_GROUP_ID_BYTES = 512
+MAX_WORKER_ID_BYTES = 200
+MAX_REASON_CHARS = 65_536
+_STATES = get_args(GroupState)
+
+
+class Checked:
+    """The public methods as operations, for a face to run.
+
+    Parameters
+    ----------
+    ops : Operations
+        The backend's own, which trust their arguments.
+    """
+
+    def __init__(self, ops: Operations) -> None:
+        self._ops = ops
+        self._can: Capabilities = ops.capabilities
+        self.closed = False
+
+    def publish(self, group_id: str, event: Event, priority: int) -> Op[None]:
+        self._must_be_open()
+        return self._ops.publish((self._pack(group_id, event, priority),))
+
+    def publish_many(self, messages: Iterable[Message]) -> Op[None]:
+        self._must_be_open()
+        packed = []
+        for index, message in enumerate(messages):
+            try:
+                group_id, event, priority = message
+            except (TypeError, ValueError):
+                raise InvalidArgument(
+                    f"Message {index} must be a harel.Message (group_id, event, priority), "
+                    f"not {type(message).__name__}."
+                ) from None
+            try:
+                packed.append(self._pack(group_id, event, priority))
+            except InvalidArgument as error:
+                raise InvalidArgument(f"Message {index}: {error}") from error.__cause__
+        return self._ops.publish(packed) if packed else _nothing(None)
+
+    def claim(self, worker_id: str, visibility: float, min_priority: int) -> Op[Lease | None]:
+        return _first(self.claim_many(worker_id, visibility, 1, min_priority))
+
+    def claim_many(self, worker_id: str, visibility: float, limit: int, min_priority: int) -> Op[list[Lease]]:
+        self._must_be_open()
+        _check_name("worker_id", worker_id, MAX_WORKER_ID_BYTES)
+        self._check_seconds("visibility", visibility, SHORTEST_S)
+        _check_limit(limit)
+        self._check_priority("min_priority", min_priority)
+        return self._ops.claim(worker_id, visibility, limit, min_priority)
+
+    def ack(self, lease: Lease) -> Op[bool]:
+        self._check_lease(lease)
+        return _only(self._ops.ack((lease,)))
+
+    def ack_many(self, leases: Iterable[Lease]) -> Op[list[bool]]:
+        self._must_be_open()
+        held = list(leases)
+        for lease in held:
+            self._check_lease(lease)
+        return self._ops.ack(held) if held else _nothing([])
+
+    def nack(self, lease: Lease, delay: float) -> Op[bool]:
+        self._check_lease(lease)
+        self._check_seconds("delay", delay, 0.0)
+        return self._ops.nack(lease, delay)
+
+    def extend(self, lease: Lease, visibility: float) -> Op[bool]:
+        self._check_lease(lease)
+        self._check_seconds("visibility", visibility, SHORTEST_S)
+        return _move(lease, self._ops.extend(lease, visibility))
+
+    def reject(self, lease: Lease, reason: str) -> Op[bool]:
+        self._check_lease(lease)
+        if not isinstance(reason, str):
+            raise InvalidArgument(f"reason must be a string, not {type(reason).__name__}.")
+        # A reason is often an exception's text, which may hold anything; what a database refuses is replaced.
+        text = reason[:MAX_REASON_CHARS].replace("\0", "\ufffd").encode(errors="replace").decode()
+        return self._ops.reject(lease, text)
+
+    def wait(self, timeout: float) -> Op[bool]:
+        self._must_be_open()
+        self._check_seconds("timeout", timeout, 0.0)
+        return self._ops.wait(timeout)
+
+    def stats(self) -> Op[QueueStats]:
+        self._must_be_open()
+        return self._ops.stats()
+
+    def groups(self, state: GroupState | None, limit: int, after: str | None) -> Op[list[GroupInfo]]:
+        self._must("groups")
+        if state is not None and state not in _STATES:
+            raise InvalidArgument(f"state must be one of {', '.join(_STATES)}, not {state!r}.")
+        _check_limit(limit)
+        if after is not None:
+            _check_name("after", after, MAX_GROUP_ID_BYTES)
+        return self._ops.groups(state, limit, after)
+
+    def peek(self, group_id: str, limit: int) -> Op[list[StoredMessage]]:
+        self._must("peek")
+        _check_name("group_id", group_id, MAX_GROUP_ID_BYTES)
+        _check_limit(limit)
+        return self._ops.peek(group_id, limit)
+
+    def hold(self, group_id: str) -> Op[bool]:
+        self._must("hold")
+        _check_name("group_id", group_id, MAX_GROUP_ID_BYTES)
+        return self._ops.hold(group_id)
+
+    def release(self, group_id: str) -> Op[bool]:
+        self._must("hold")
+        _check_name("group_id", group_id, MAX_GROUP_ID_BYTES)
+        return self._ops.release(group_id)
+
+    def purge(self, group_id: str) -> Op[int]:
+        self._must("purge")
+        _check_name("group_id", group_id, MAX_GROUP_ID_BYTES)
+        return self._ops.purge(group_id)
+
+    def dead_letters(self, group_id: str | None, limit: int, after: int | None) -> Op[list[DeadLetter]]:
+        self._must("dead_letters")
+        if group_id is not None:
+            _check_name("group_id", group_id, MAX_GROUP_ID_BYTES)
+        _check_limit(limit)
+        if after is not None:
+            _check_seq("after", after)
+        return self._ops.dead_letters(group_id, limit, after)
+
+    def redrive(self, dead_letter_id: int) -> Op[bool]:
+        self._must("dead_letters")
+        _check_seq("dead_letter_id", dead_letter_id)
+        return self._ops.redrive(dead_letter_id)
+
+    def _pack(self, group_id: str, event: Event, priority: int) -> Packed:
+        _check_name("group_id", group_id, MAX_GROUP_ID_BYTES)
+        self._check_priority("priority", priority)
+        raw = encode_event(event)
+        if len(raw) * 4 > self._can.max_event_bytes:
+            size = len(raw.encode())
+            if size > self._can.max_event_bytes:
+                raise InvalidArgument(
+                    f"The event takes {size:,} bytes as JSON; this backend stores at most "
+                    f"{self._can.max_event_bytes:,}. Keep what is large elsewhere and send where it is."
+                )
+        return Packed(group_id, raw, priority)
+
+    def _must_be_open(self) -> None:
+        if self.closed:
+            raise InvalidArgument("This transport is closed; open a new one.")
+
+    def _must(self, capability: str) -> None:
+        self._must_be_open()
+        if not getattr(self._can, capability):
+            raise NotSupported(f"This backend cannot do that: its capabilities say {capability}=False.")
+
+    def _check_lease(self, lease: Lease) -> None:
+        self._must_be_open()
+        if not isinstance(lease, Lease):
+            raise InvalidArgument(f"A lease must be what claim returned, not {type(lease).__name__}.")
+        if lease.queue != self._ops.queue:
+            raise InvalidArgument(
+                f"This lease was claimed from {lease.queue}, and this transport serves {self._ops.queue}; "
+                "settle it where it was claimed."
+            )
+
+    def _check_priority(self, name: str, priority: int) -> None:
+        if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= HIGHEST_PRIORITY:
+            raise InvalidArgument(f"{name} must be an int from 0 to {HIGHEST_PRIORITY}, not {priority!r}.")
+        if priority and not self._can.priority:
+            raise NotSupported(f"This backend has no priorities (capabilities.priority is False); leave {name} at 0.")
+
+    def _check_seconds(self, name: str, seconds: float, least: float) -> None:
+        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not number or not math.isfinite(seconds) or not least <= seconds <= self._can.max_visibility_s:
+            raise InvalidArgument(
+                f"{name} must be a number of seconds from {least:g} to {self._can.max_visibility_s:,.0f}, "
+                f"not {seconds!r}."
+            )
+
+
+def _check_name(name: str, value: str, most: int) -> None:
+    if not isinstance(value, str) or not value:
+        raise InvalidArgument(f"{name} must be a string that is not empty, not {value!r}.")
+    if "\0" in value:
+        raise InvalidArgument(f"{name} must not contain NUL: {value[:80]!r}.")
+    if value.isascii() and len(value) <= most:
+        return
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"{name} holds a lone surrogate at position {error.start}, which is not text.") from None
+    if size > most:
+        raise InvalidArgument(f"{name} takes {size:,} bytes; at most {most} are allowed. It begins {value[:40]!r}.")
+
+
+def _check_limit(limit: int) -> None:
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise InvalidArgument(f"limit must be an int of at least 1, not {limit!r}.")
+
+
+def _check_seq(name: str, seq: int) -> None:
+    if isinstance(seq, bool) or not isinstance(seq, int) or seq < 0:
+        raise InvalidArgument(f"{name} must be a dead letter's seq, an int that is not negative, not {seq!r}.")
+
+
+def _nothing(result: T) -> Op[T]:
+    """Return a result without a request."""
+    yield from ()
+    return result
+
+
+def _first(op: Op[list[Lease]]) -> Op[Lease | None]:
+    leases = yield from op
+    return leases[0] if leases else None
+
+
+def _only(op: Op[list[bool]]) -> Op[bool]:
+    (answer,) = yield from op
+    return answer
+
+
+def _move(lease: Lease, op: Op[float | None]) -> Op[bool]:
+    expires_at = yield from op
+    if expires_at is None:
+        return False
+    lease.expires_at = expires_at
+    return True

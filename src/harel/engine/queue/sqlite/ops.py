@@ -1,0 +1,308 @@
+"""The operations in SQLite's dialect, without I/O: what to say, and what the answer means.
+
+Each is one transaction whose statements need no answer from one another, so it can be sent whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+
+from harel.engine.queue.assets import check_identifier, load_sql
+from harel.engine.queue.contract import (
+    BACKLOG_COUNTED,
+    HIGHEST_PRIORITY,
+    Capabilities,
+    DeadLetter,
+    GroupInfo,
+    GroupState,
+    Lease,
+    Packed,
+    QueueStats,
+    StoredMessage,
+)
+from harel.engine.queue.op import Op, Sleep
+from harel.engine.queue.schedule import FRESH, HELD, HELD_FROM, LONGEST_S
+from harel.engine.queue.tokens import token_stem, worker_of
+from harel.errors import SchemaMismatch
+
+__all__ = ["SCHEMA_VERSION", "Read", "SqliteOps", "Write", "schema_ddl"]
+
+T = TypeVar("T")
+
+SCHEMA_VERSION = 1
+
+_PACKAGE = "harel.engine.queue.sqlite.sql"
+_FILES = (
+    "ack",
+    "current",
+    "dead_letters",
+    "dead_letters_of_group",
+    "extend",
+    "groups",
+    "hold",
+    "nack",
+    "peek",
+    "publish",
+    "purge",
+    "ready",
+    "redrive",
+    "reject",
+    "release",
+    "schema",
+    "schema_version",
+    "stats",
+)
+
+
+Values: TypeAlias = Mapping[str, Any]
+"""What a statement's ``:names`` stand for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A request: run these statements as one transaction that takes the write lock first.
+
+    The reply is a list of rows for each statement. The driver adds ``:now`` to the values, read when
+    the lock is had: a clock read earlier would be as old as the wait for the lock.
+    """
+
+    steps: tuple[tuple[str, Values | Sequence[Values]], ...]
+    """A statement with its values; with several sets of them it runs for each and answers no rows."""
+    durable: bool = True
+    """Whether a power cut after the reply may not undo it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A request: run this statement, which changes nothing. The reply is its rows."""
+
+    statement: str
+    values: Values
+
+
+class SqliteOps:
+    """The operations over SQLite's dialect.
+
+    Parameters
+    ----------
+    queue : str
+        What the queue is called in messages, and what leases are checked against.
+    prefix : str
+        What the names of tables begin with.
+    fresh_first : bool
+        Whether groups that were never served go before those that were.
+    poll_interval_s : float
+        How often a wait looks, in seconds.
+    create_schema : bool
+        Whether to make the tables if they are missing.
+    now : str
+        The expression for the server's clock, epoch seconds.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        prefix: str,
+        *,
+        fresh_first: bool,
+        poll_interval_s: float,
+        create_schema: bool,
+        now: str = ":now",
+    ) -> None:
+        self.queue = queue
+        self.capabilities = Capabilities(max_event_bytes=64 * 2**20, max_visibility_s=LONGEST_S)
+        self._ahead = FRESH if fresh_first else 0.0
+        self._poll_interval_s = poll_interval_s
+        self._create_schema = create_schema
+        words = _words(prefix, now)
+        self._sql = {name: load_sql(_PACKAGE, name, words) for name in _FILES}
+        self._claims = [
+            load_sql(_PACKAGE, "claim", {**words, "floor": str(floor), "claimable": _claimable(prefix, floor)})
+            for floor in range(HIGHEST_PRIORITY + 1)
+        ]
+
+    def prepare(self) -> Op[None]:
+        """Check the schema, and make it if it is missing and may be made.
+
+        Reads come first: a schema that is there is opened without waiting for anyone's transaction.
+        """
+        there, version = self._sql["schema_version"]
+        if not (yield Read(there, {})):
+            if not self._create_schema:
+                raise SchemaMismatch(
+                    f"{self.queue} has no harel schema, and create_schema is off. "
+                    "Run what `harel schema sqlite` prints with your migration tool."
+                )
+            yield Write(_each(self._sql["schema"], {}))
+        ((found,),) = yield Read(version, {})
+        if found != SCHEMA_VERSION:
+            raise SchemaMismatch(
+                f"{self.queue} has version {found} of the schema, and this harel works with version {SCHEMA_VERSION}. "
+                "Use a harel as new as the one that made it."
+            )
+
+    def publish(self, messages: Sequence[Packed]) -> Op[None]:
+        batch = [(message.group_id, message.raw, message.priority) for message in messages]
+        yield Write(_each(self._sql["publish"], {"messages": _json(batch), "ahead": self._ahead}))
+
+    def claim(self, worker_id: str, visibility: float, limit: int, min_priority: int) -> Op[list[Lease]]:
+        values = {"stem": token_stem(worker_id), "visibility": visibility, "limit": _within_int64(limit)}
+        # If a power cut undoes a claim, the group is simply claimable again.
+        (rows,) = yield Write(_each(self._claims[min_priority], values), durable=False)
+        if len(rows) > 1:
+            rows.sort(key=itemgetter(1))
+        return [
+            Lease(
+                group_id=group_id, token=token, attempt=attempts, expires_at=expiry, seq=seq, raw=raw, queue=self.queue
+            )
+            for group_id, token, attempts, expiry, seq, raw in rows
+        ]
+
+    def ack(self, leases: Sequence[Lease]) -> Op[list[bool]]:
+        settled, *_ = yield Write((self._current(leases), *_each(self._sql["ack"], [_key(lease) for lease in leases])))
+        return _once(leases, {place for (place,) in settled})
+
+    def nack(self, lease: Lease, delay: float) -> Op[bool]:
+        (rows,) = yield Write(_each(self._sql["nack"], {**_key(lease), "delay": delay}), durable=False)
+        return bool(rows)
+
+    def extend(self, lease: Lease, visibility: float) -> Op[float | None]:
+        (rows,) = yield Write(_each(self._sql["extend"], {**_key(lease), "visibility": visibility}), durable=False)
+        return rows[0][0] if rows else None
+
+    def reject(self, lease: Lease, reason: str) -> Op[bool]:
+        statements = self._sql["reject"] + self._sql["ack"]
+        rejected, *_ = yield Write(_each(statements, {**_key(lease), "reason": reason}))
+        return bool(rejected)
+
+    def wait(self, timeout: float) -> Op[bool]:
+        (look,) = self._sql["ready"]
+        left = timeout
+        while True:
+            if (yield Read(look, {})):
+                return True
+            if left <= 0.0:
+                return False
+            left -= yield Sleep(min(left, self._poll_interval_s))
+
+    def stats(self) -> Op[QueueStats]:
+        (row,) = yield Read(self._sql["stats"][0], {})
+        return QueueStats(**dict(zip(QueueStats.__struct_fields__, row, strict=True)))
+
+    def groups(self, state: GroupState | None, limit: int, after: str | None) -> Op[list[GroupInfo]]:
+        rows = yield Read(
+            self._sql["groups"][0],
+            {"state": state, "limit": _within_int64(limit), "after": after or "", "counted": BACKLOG_COUNTED},
+        )
+        return [_group_info(*row) for row in rows]
+
+    def peek(self, group_id: str, limit: int) -> Op[list[StoredMessage]]:
+        rows = yield Read(self._sql["peek"][0], {"group_id": group_id, "limit": _within_int64(limit)})
+        return [StoredMessage(seq=seq, raw=raw) for seq, raw in rows]
+
+    def hold(self, group_id: str) -> Op[bool]:
+        (rows,) = yield Write(_each(self._sql["hold"], {"group_id": group_id}))
+        return bool(rows)
+
+    def release(self, group_id: str) -> Op[bool]:
+        rows, _ = yield Write(_each(self._sql["release"], {"group_id": group_id}))
+        return bool(rows)
+
+    def purge(self, group_id: str) -> Op[int]:
+        _, ((count,),), *_ = yield Write(_each(self._sql["purge"], {"group_id": group_id}))
+        return int(count)
+
+    def dead_letters(self, group_id: str | None, limit: int, after: int | None) -> Op[list[DeadLetter]]:
+        (statement,) = self._sql["dead_letters" if group_id is None else "dead_letters_of_group"]
+        rows = yield Read(
+            statement,
+            {
+                "group_id": group_id,
+                "limit": _within_int64(limit),
+                "after": -1 if after is None else _within_int64(after),
+            },
+        )
+        names = ("seq", "group_id", "raw", "attempts", "priority", "reason", "rejected_at")
+        return [DeadLetter(**dict(zip(names, row, strict=True))) for row in rows]
+
+    def redrive(self, seq: int) -> Op[bool]:
+        *_, rows = yield Write(_each(self._sql["redrive"], {"seq": _within_int64(seq), "ahead": self._ahead}))
+        return bool(rows)
+
+    def _current(self, leases: Sequence[Lease]) -> tuple[str, Values]:
+        (statement,) = self._sql["current"]
+        return statement, {"leases": _json([(lease.group_id, lease.token) for lease in leases])}
+
+
+def schema_ddl(prefix: str) -> str:
+    """Return the statements that make the schema, for a migration tool."""
+    statements = load_sql(_PACKAGE, "schema", _words(prefix, ":now"))
+    return "".join(f"{statement};\n\n" for statement in statements)
+
+
+def _words(prefix: str, now: str) -> dict[str, str]:
+    return {
+        "prefix": check_identifier("prefix", prefix),
+        "now": now,
+        "fresh": repr(FRESH),
+        "held": repr(HELD),
+        "held_from": repr(HELD_FROM),
+        "version": str(SCHEMA_VERSION),
+    }
+
+
+def _claimable(prefix: str, floor: int) -> str:
+    return f"{prefix}_groups_claimable_{floor}" if floor else f"{prefix}_groups_claimable"
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _each(statements: Sequence[str], values: Values | Sequence[Values]) -> tuple[tuple[str, Any], ...]:
+    return tuple((statement, values) for statement in statements)
+
+
+def _key(lease: Lease) -> dict[str, Any]:
+    return {"group_id": lease.group_id, "seq": lease.seq, "token": lease.token}
+
+
+def _once(leases: Sequence[Lease], places: set[int]) -> list[bool]:
+    """Say which leases were settled: those at these places, but one that is given twice only once."""
+    settled: set[str] = set()
+    answers = []
+    for place, lease in enumerate(leases):
+        answers.append(place in places and lease.token not in settled)
+        settled.add(lease.token)
+    return answers
+
+
+def _within_int64(number: int) -> int:
+    return min(number, 2**63 - 1)
+
+
+def _group_info(
+    group_id: str,
+    state: GroupState,
+    since: float,
+    until: float | None,
+    token: str | None,
+    attempts: int,
+    messages: int,
+    priority: int,
+) -> GroupInfo:
+    return GroupInfo(
+        group_id=group_id,
+        state=state,
+        since=since,
+        until=until,
+        holder=worker_of(token) if token else None,
+        attempts=attempts,
+        messages=messages,
+        priority=priority,
+    )

@@ -1,0 +1,7 @@
+-- Lists one group's dead letters by seq, a page.
+-- :group_id, :limit, :after (-1 for the first page)
+
+SELECT seq, group_id, event, attempts, priority, reason, rejected_at FROM {prefix}_dead_letters
+WHERE group_id = :group_id AND seq > :after
+ORDER BY seq
+LIMIT :limit;
