@@ -14,6 +14,7 @@ from harel.engine.queue.contract import (
     StoredMessage,
     Transport,
 )
+from harel.engine.worker import AsyncContext, AsyncWorker, Context, Worker
 from harel.errors import (
     ConfigError,
     HarelError,
@@ -28,9 +29,12 @@ from harel.events import Event, Message
 __version__ = "1.0.0"
 
 __all__ = [
+    "AsyncContext",
     "AsyncTransport",
+    "AsyncWorker",
     "Capabilities",
     "ConfigError",
+    "Context",
     "DeadLetter",
     "Event",
     "GroupInfo",
@@ -45,6 +49,7 @@ __all__ = [
     "StoredMessage",
     "Transport",
     "TransportUnavailable",
+    "Worker",
     "connect",
     "connect_async",
     "connect_async_from_env",

@@ -23,9 +23,7 @@ def check_identifier(option: str, name: str) -> str:
         Unless it is 1 to 40 letters, digits and underscores, and no digit comes first.
     """
     if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
-        raise ConfigError(
-            f"{option} is 1 to 40 ASCII letters, digits and underscores, no digit first; it is {name!r}."
-        )
+        raise ConfigError(f"{option} is 1 to 40 ASCII letters, digits and underscores, no digit first; it is {name!r}.")
     return name
 
 

@@ -1,0 +1,6 @@
+"""The runtime that drains a transport."""
+
+from harel.engine.worker.context import AsyncContext, Context
+from harel.engine.worker.worker import AsyncWorker, Worker
+
+__all__ = ["AsyncContext", "AsyncWorker", "Context", "Worker"]
