@@ -103,7 +103,7 @@ class Blocking:
 
     def __init__(self, transport: Any, runner: asyncio.Runner) -> None:
         self.inner = transport
-        self._runner = runner
+        self.runner = runner
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.inner, name)
@@ -112,16 +112,16 @@ class Blocking:
 
         @functools.wraps(value)
         def blocking(*args: Any, **kwargs: Any) -> Any:
-            return self._runner.run(value(*args, **kwargs))
+            return self.runner.run(value(*args, **kwargs))
 
         return blocking
 
     def __enter__(self) -> Self:
-        self._runner.run(self.inner.__aenter__())
+        self.runner.run(self.inner.__aenter__())
         return self
 
     def __exit__(self, *exit_args: object) -> None:
-        self._runner.run(self.inner.__aexit__(*exit_args))
+        self.runner.run(self.inner.__aexit__(*exit_args))
 
 
 def _is_async(transport: Any) -> bool:
