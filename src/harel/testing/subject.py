@@ -26,8 +26,8 @@ class ManualClock:
     """
 
     def __init__(self, start: float = 1_700_000_000.0, tick: float = 2.0**-12) -> None:
-        self.now = start
-        self.tick = tick
+        self.now: float = start
+        self.tick: float = tick
 
     def __call__(self) -> float:
         self.now += self.tick
@@ -54,7 +54,7 @@ class Subject:
     """
 
     def __init__(self, open: Callable[..., Transport | AsyncTransport]) -> None:  # noqa: A002
-        self.clock = ManualClock()
+        self.clock: ManualClock = ManualClock()
         self._open = open
         self._opened: list[Any] = []
         self._runner: asyncio.Runner | None = None

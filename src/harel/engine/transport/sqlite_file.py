@@ -73,7 +73,7 @@ class SqliteFile:
         clock: Callable[[], float],
     ) -> None:
         self._own = path if isinstance(path, sqlite3.Connection) else None
-        self.name = "a connection of the caller's" if isinstance(path, sqlite3.Connection) else str(path)
+        self.name: str = "a connection of the caller's" if isinstance(path, sqlite3.Connection) else str(path)
         self._busy_timeout_s = busy_timeout_s
         self._synchronous = synchronous
         self._clock = clock

@@ -13,7 +13,7 @@ __all__ = ["AsyncContext", "Context"]
 class _Context:
     def __init__(self, lease: Lease, visibility: float) -> None:
         self.lease = lease
-        self.lost = False
+        self.lost: bool = False
         self._visibility = visibility
 
     @property

@@ -20,7 +20,7 @@ from harel.events import Event
 
 __all__ = ["Begin", "Handling", "Loop", "Port"]
 
-log = logging.getLogger("harel.worker")
+log: logging.Logger = logging.getLogger("harel.worker")
 
 _LOOK_S = 1.0
 """A wait for messages lasts this long at most, so that a stop is not kept waiting by a thread."""

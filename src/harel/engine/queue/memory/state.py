@@ -104,7 +104,7 @@ class MemoryQueue:
     """
 
     def __init__(self, clock: Callable[[], float], fresh_first: bool = True) -> None:
-        self.version = 0
+        self.version: int = 0
         self._clock = clock
         self._fresh = FRESH if fresh_first else 0.0
         self._groups: dict[str, _Group] = {}

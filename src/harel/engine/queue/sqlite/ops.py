@@ -115,7 +115,7 @@ class SqliteOps:
         now: str = ":now",
     ) -> None:
         self.queue = queue
-        self.capabilities = Capabilities(max_event_bytes=64 * 2**20, max_visibility_s=LONGEST_S)
+        self.capabilities: Capabilities = Capabilities(max_event_bytes=64 * 2**20, max_visibility_s=LONGEST_S)
         self._ahead = FRESH if fresh_first else 0.0
         self._poll_interval_s = poll_interval_s
         self._create_schema = create_schema
