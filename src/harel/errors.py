@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import reprlib
+
 __all__ = [
     "ConfigError",
     "HarelError",
@@ -10,6 +12,7 @@ __all__ = [
     "NotSupported",
     "SchemaMismatch",
     "TransportUnavailable",
+    "shown",
 ]
 
 
@@ -39,3 +42,11 @@ class SchemaMismatch(HarelError):
 
 class InvalidMessage(HarelError):
     """A stored message cannot be decoded. Its holder may still settle it, usually by ``reject``."""
+
+
+def shown(value: object) -> str:
+    """Return what a caller passed as an error may show it: short, whatever it is."""
+    try:
+        return reprlib.repr(value)
+    except Exception:  # noqa: BLE001 - an int of too many digits, or a __repr__ of the caller's
+        return f"a {type(value).__name__} that cannot be shown"

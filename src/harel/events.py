@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import msgspec
 
-from harel.errors import InvalidArgument, InvalidMessage
+from harel.errors import InvalidArgument, InvalidMessage, shown
 
 __all__ = ["Event", "Message", "decode_event", "encode_event"]
 
@@ -104,16 +104,16 @@ def decode_event(raw: str) -> Event:
 
 def _refuse_what_json_cannot_hold(event: Event) -> None:
     if not isinstance(event.kind, str) or not event.kind:
-        raise InvalidArgument(f"event.kind must be a string that is not empty, not {event.kind!r}.")
+        raise InvalidArgument(f"event.kind must be a string that is not empty, not {shown(event.kind)}.")
     if not isinstance(event.id, str) or not event.id:
-        raise InvalidArgument(f"event.id must be a string that is not empty, not {event.id!r}.")
+        raise InvalidArgument(f"event.id must be a string that is not empty, not {shown(event.id)}.")
     if not isinstance(event.payload, dict):
         raise InvalidArgument(f"event.payload must be a dict, not {type(event.payload).__name__}.")
     if not isinstance(event.headers, dict):
         raise InvalidArgument(f"event.headers must be a dict, not {type(event.headers).__name__}.")
     for name, value in event.headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise InvalidArgument(f"event.headers must map strings to strings; {name!r} maps to {value!r}.")
+            raise InvalidArgument(f"event.headers must map strings to strings; {shown(name)} maps to {shown(value)}.")
     for where, text in [("kind", event.kind), ("id", event.id), *_items("headers", event.headers)]:
         _check_value(f"event.{where}", text, 0)
     _check_value("event.payload", event.payload, 0)
@@ -131,9 +131,9 @@ def _check_value(where: str, value: object, depth: int) -> None:
     elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise InvalidArgument(f"{where} has the key {key!r}; JSON keys are strings.")
+                raise InvalidArgument(f"{where} has the key {shown(key)}; JSON keys are strings.")
             _check_text(f"A key of {where}", key)
-            _check_value(f"{where}[{key!r}]", item, depth + 1)
+            _check_value(f"{where}[{shown(key)}]", item, depth + 1)
     else:
         _check_scalar(where, value)
 
@@ -169,4 +169,4 @@ def _check_text(where: str, text: str) -> None:
 
 
 def _items(where: str, mapping: dict[str, str]) -> list[tuple[str, str]]:
-    return [(f"{where}[{key!r}]", key + value) for key, value in mapping.items()]
+    return [(f"{where}[{shown(key)}]", key + value) for key, value in mapping.items()]

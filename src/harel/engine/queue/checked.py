@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import TypeVar, get_args
 
@@ -20,7 +19,7 @@ from harel.engine.queue.contract import (
 )
 from harel.engine.queue.op import Op
 from harel.engine.queue.schedule import SHORTEST_S
-from harel.errors import InvalidArgument, NotSupported
+from harel.errors import InvalidArgument, NotSupported, shown
 from harel.events import Event, Message, encode_event
 
 __all__ = ["Checked"]
@@ -54,7 +53,7 @@ class Checked:
     def publish_many(self, messages: Iterable[Message]) -> Op[None]:
         self._must_be_open()
         packed = []
-        for index, message in enumerate(messages):
+        for index, message in enumerate(_each("messages", messages)):
             try:
                 group_id, event, priority = message
             except (TypeError, ValueError):
@@ -85,7 +84,7 @@ class Checked:
 
     def ack_many(self, leases: Iterable[Lease]) -> Op[list[bool]]:
         self._must_be_open()
-        held = list(leases)
+        held = list(_each("leases", leases))
         for lease in held:
             self._check_lease(lease)
         return self._ops.ack(held) if held else _nothing([])
@@ -120,7 +119,7 @@ class Checked:
     def groups(self, state: GroupState | None, limit: int, after: str | None) -> Op[list[GroupInfo]]:
         self._must("groups")
         if state is not None and state not in _STATES:
-            raise InvalidArgument(f"state must be one of {', '.join(_STATES)}, not {state!r}.")
+            raise InvalidArgument(f"state must be one of {', '.join(_STATES)}, not {shown(state)}.")
         _check_limit(limit)
         if after is not None:
             _check_name("after", after, MAX_GROUP_ID_BYTES)
@@ -195,24 +194,31 @@ class Checked:
 
     def _check_priority(self, name: str, priority: int) -> None:
         if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= HIGHEST_PRIORITY:
-            raise InvalidArgument(f"{name} must be an int from 0 to {HIGHEST_PRIORITY}, not {priority!r}.")
+            raise InvalidArgument(f"{name} must be an int from 0 to {HIGHEST_PRIORITY}, not {shown(priority)}.")
         if priority and not self._can.priority:
             raise NotSupported(f"This backend has no priorities (capabilities.priority is False); leave {name} at 0.")
 
     def _check_seconds(self, name: str, seconds: float, least: float) -> None:
         number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        if not number or not math.isfinite(seconds) or not least <= seconds <= self._can.max_visibility_s:
+        if not number or not least <= seconds <= self._can.max_visibility_s:
             raise InvalidArgument(
                 f"{name} must be a number of seconds from {least:g} to {self._can.max_visibility_s:,.0f}, "
-                f"not {seconds!r}."
+                f"not {shown(seconds)}."
             )
+
+
+def _each(name: str, values: Iterable[T]) -> Iterable[T]:
+    try:
+        return iter(values)
+    except TypeError:
+        raise InvalidArgument(f"{name} must be an iterable such as a list, not {shown(values)}.") from None
 
 
 def _check_name(name: str, value: str, most: int) -> None:
     if not isinstance(value, str) or not value:
-        raise InvalidArgument(f"{name} must be a string that is not empty, not {value!r}.")
+        raise InvalidArgument(f"{name} must be a string that is not empty, not {shown(value)}.")
     if "\0" in value:
-        raise InvalidArgument(f"{name} must not contain NUL: {value[:80]!r}.")
+        raise InvalidArgument(f"{name} must not contain NUL: {shown(value)}.")
     if value.isascii() and len(value) <= most:
         return
     try:
@@ -220,17 +226,17 @@ def _check_name(name: str, value: str, most: int) -> None:
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"{name} holds a lone surrogate at position {error.start}, which is not text.") from None
     if size > most:
-        raise InvalidArgument(f"{name} takes {size:,} bytes; at most {most} are allowed. It begins {value[:40]!r}.")
+        raise InvalidArgument(f"{name} takes {size:,} bytes; at most {most} are allowed. It is {shown(value)}.")
 
 
 def _check_limit(limit: int) -> None:
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-        raise InvalidArgument(f"limit must be an int of at least 1, not {limit!r}.")
+        raise InvalidArgument(f"limit must be an int of at least 1, not {shown(limit)}.")
 
 
 def _check_seq(name: str, seq: int) -> None:
     if isinstance(seq, bool) or not isinstance(seq, int) or seq < 0:
-        raise InvalidArgument(f"{name} must be a dead letter's seq, an int that is not negative, not {seq!r}.")
+        raise InvalidArgument(f"{name} must be a dead letter's seq, an int that is not negative, not {shown(seq)}.")
 
 
 def _nothing(result: T) -> Op[T]:

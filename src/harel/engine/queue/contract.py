@@ -27,7 +27,8 @@ The eleven promises, which tests cite by number:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from types import TracebackType
+from typing import Protocol, Self, runtime_checkable
 
 import msgspec
 
@@ -496,6 +497,12 @@ class Transport(Protocol):
         """Close what the transport opened itself. Closing twice is fine."""
         ...
 
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
 
 @runtime_checkable
 class AsyncTransport(Protocol):
@@ -590,3 +597,9 @@ class AsyncTransport(Protocol):
     async def close(self) -> None:
         """See :meth:`Transport.close`."""
         ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...

@@ -20,7 +20,7 @@ from harel.engine.worker.policy import Retry, Share
 from harel.errors import InvalidArgument
 from harel.events import Event
 
-__all__ = ["AsyncWorker", "Worker", "WorkerBase"]
+__all__ = ["AsyncWorker", "Worker", "WorkerBase", "is_async_handler"]
 
 T = TypeVar("T")
 TransportT = TypeVar("TransportT")
@@ -153,7 +153,7 @@ class AsyncWorker(WorkerBase[AsyncTransport, Callable[..., Awaitable[object]]]):
         return context, call
 
     def _check_handler(self) -> None:
-        if not _is_async(self._handler):
+        if not is_async_handler(self._handler):
             raise InvalidArgument("AsyncWorker needs an async handler (async def); for a sync one use Worker.")
 
 
@@ -197,7 +197,7 @@ class Worker(WorkerBase[Transport, Callable[..., object]]):
         return context, call
 
     def _check_handler(self) -> None:
-        if _is_async(self._handler):
+        if is_async_handler(self._handler):
             raise InvalidArgument("Worker needs a sync handler (def); for an async one use AsyncWorker.")
 
 
@@ -269,7 +269,8 @@ def _signals_stop(worker: WorkerBase[Any, Any]) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-def _is_async(handler: Callable[..., Any]) -> bool:
+def is_async_handler(handler: Callable[..., Any]) -> bool:
+    """Say whether a handler is for :class:`AsyncWorker`."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 

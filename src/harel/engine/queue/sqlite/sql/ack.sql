@@ -10,7 +10,7 @@ UPDATE {prefix}_groups
 SET locked_by = NULL,
     lock_expiry = CASE WHEN lock_expiry >= {held_from} THEN lock_expiry ELSE {now} END,
     attempts = 0,
-    since = {now}
+    since = CASE WHEN lock_expiry >= {held_from} THEN since ELSE {now} END
 WHERE group_id = :group_id AND locked_by = :token
   AND (
     lock_expiry >= {held_from}

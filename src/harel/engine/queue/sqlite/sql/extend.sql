@@ -5,4 +5,4 @@
 UPDATE {prefix}_groups
 SET lock_expiry = {now} + :visibility + CASE WHEN lock_expiry >= {held_from} THEN {held} ELSE 0 END
 WHERE group_id = :group_id AND locked_by = :token
-RETURNING lock_expiry - CASE WHEN lock_expiry >= {held_from} THEN {held} ELSE 0 END;
+RETURNING {now} + :visibility;
