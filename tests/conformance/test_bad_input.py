@@ -1,0 +1,1 @@
+from harel.testing.conformance.bad_input import *  # noqa: F403

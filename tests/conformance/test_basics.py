@@ -1,0 +1,1 @@
+from harel.testing.conformance.basics import *  # noqa: F403

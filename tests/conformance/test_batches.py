@@ -1,0 +1,1 @@
+from harel.testing.conformance.batches import *  # noqa: F403

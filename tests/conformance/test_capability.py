@@ -1,0 +1,1 @@
+from harel.testing.conformance.capability import *  # noqa: F403

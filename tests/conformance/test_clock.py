@@ -1,0 +1,1 @@
+from harel.testing.conformance.clock import *  # noqa: F403

@@ -1,0 +1,1 @@
+from harel.testing.conformance.closing import *  # noqa: F403

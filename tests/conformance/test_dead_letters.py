@@ -1,0 +1,1 @@
+from harel.testing.conformance.dead_letters import *  # noqa: F403

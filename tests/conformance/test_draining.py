@@ -1,0 +1,1 @@
+from harel.testing.conformance.draining import *  # noqa: F403

@@ -1,0 +1,1 @@
+from harel.testing.conformance.fairness import *  # noqa: F403

@@ -1,0 +1,1 @@
+from harel.testing.conformance.holding import *  # noqa: F403

@@ -1,0 +1,1 @@
+from harel.testing.conformance.leases import *  # noqa: F403

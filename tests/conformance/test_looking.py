@@ -1,0 +1,1 @@
+from harel.testing.conformance.looking import *  # noqa: F403

@@ -1,0 +1,1 @@
+from harel.testing.conformance.names import *  # noqa: F403

@@ -1,0 +1,1 @@
+from harel.testing.conformance.order import *  # noqa: F403

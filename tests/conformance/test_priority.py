@@ -1,0 +1,1 @@
+from harel.testing.conformance.priority import *  # noqa: F403

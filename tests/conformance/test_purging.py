@@ -1,0 +1,1 @@
+from harel.testing.conformance.purging import *  # noqa: F403

@@ -1,0 +1,1 @@
+from harel.testing.conformance.sharing import *  # noqa: F403

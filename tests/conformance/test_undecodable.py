@@ -1,0 +1,1 @@
+from harel.testing.conformance.undecodable import *  # noqa: F403

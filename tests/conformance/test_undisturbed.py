@@ -1,0 +1,1 @@
+from harel.testing.conformance.undisturbed import *  # noqa: F403

@@ -1,0 +1,1 @@
+from harel.testing.conformance.waiting import *  # noqa: F403
