@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
+import os
 
 __all__ = ["new_token", "token_stem", "worker_of"]
 
 
 def new_token(worker_id: str) -> str:
     """Make the token of one lease."""
-    return f"{worker_id}:{uuid4()}"
+    return f"{worker_id}:{_uuid4()}"
 
 
 def token_stem(worker_id: str) -> str:
@@ -24,3 +24,10 @@ def token_stem(worker_id: str) -> str:
 def worker_of(token: str) -> str:
     """Say whose token it is."""
     return token.rpartition(":")[0]
+
+
+def _uuid4() -> str:
+    """Return a random UUID as text; ``uuid.uuid4`` takes three times as long, and every claim makes one."""
+    digits = os.urandom(16).hex()
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"

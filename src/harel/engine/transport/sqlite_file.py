@@ -12,7 +12,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -233,13 +233,11 @@ class _Link:
         self.synchronous = ""
 
 
-def _execute(
-    connection: sqlite3.Connection, statement: str, values: Values | Sequence[Values], now: Values
-) -> list[Any]:
-    if isinstance(values, Mapping):
-        return connection.execute(statement, {**values, **now}).fetchall()
-    connection.executemany(statement, [{**each, **now} for each in values])
-    return []
+def _execute(connection: sqlite3.Connection, statement: str, values: Values | list[Values], now: Values) -> list[Any]:
+    if isinstance(values, list):
+        connection.executemany(statement, [{**each, **now} for each in values])
+        return []
+    return connection.execute(statement, {**values, **now}).fetchall()
 
 
 def _kind(error: sqlite3.Error) -> int:

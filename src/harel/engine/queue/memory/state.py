@@ -54,6 +54,11 @@ class _Group:
         self.head: _Message | None = None
         self.tail: _Message | None = None
 
+    @property
+    def place(self) -> tuple[float, int]:
+        """What orders it: its number, and among equal numbers its arrival."""
+        return self.number, self.arrival
+
     def messages(self) -> Iterator[_Message]:
         message = self.head
         while message is not None:
@@ -284,8 +289,12 @@ class MemoryQueue:
         group.tail = message
 
     def _first(self, min_priority: int) -> _Group | None:
-        firsts = (line.first() for line in self._lines[min_priority:])
-        return min((group for group in firsts if group), key=lambda group: (group.number, group.arrival), default=None)
+        best: _Group | None = None
+        for line in self._lines[min_priority:]:
+            group = line.first() if line.size else None
+            if group is not None and (best is None or group.place < best.place):
+                best = group
+        return best
 
     def _lease(self, group: _Group, worker_id: str, now: float, visibility: float, queue: str) -> Lease:
         message = group.head

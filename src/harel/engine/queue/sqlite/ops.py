@@ -71,7 +71,7 @@ class Write:
     the lock is had: a clock read earlier would be as old as the wait for the lock.
     """
 
-    steps: tuple[tuple[str, Values | Sequence[Values]], ...]
+    steps: tuple[tuple[str, Values | list[Values]], ...]
     """A statement with its values; with several sets of them it runs for each and answers no rows."""
     durable: bool = True
     """Whether a power cut after the reply may not undo it."""
@@ -264,7 +264,7 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _each(statements: Sequence[str], values: Values | Sequence[Values]) -> tuple[tuple[str, Any], ...]:
+def _each(statements: Sequence[str], values: Values | list[Values]) -> tuple[tuple[str, Any], ...]:
     return tuple((statement, values) for statement in statements)
 
 

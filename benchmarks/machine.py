@@ -1,0 +1,74 @@
+"""What the figures were measured on."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+import subprocess
+from pathlib import Path
+
+from benchmarks.rounds import ROOT, Folders
+
+__all__ = ["describe", "filesystem_of", "is_in_memory"]
+
+
+def describe(folders: Folders, peers: dict[str, str]) -> list[tuple[str, str]]:
+    """Return names and values, for a table."""
+    file_system, device = filesystem_of(folders.data)
+    note = " **(in memory: nothing here is durable)**" if is_in_memory(folders.data) else ""
+    peer_versions = [(f"Peer {name}", versions) for name, versions in peers.items()]
+    return [
+        ("Processor", f"{_cpu()}, {os.cpu_count()} cores"),
+        ("Memory", f"{_memory_bytes() / 2**30:.1f} GiB"),
+        ("System", f"{platform.system()} {platform.release()}, {platform.machine()}"),
+        ("Load before", _load()),
+        ("File system", f"{file_system} on {device}{note}"),
+        ("Python", f"{platform.python_implementation()} {platform.python_version()}"),
+        ("SQLite", sqlite3.sqlite_version),
+        ("harel", _revision()),
+        *peer_versions,
+    ]
+
+
+def filesystem_of(folder: Path) -> tuple[str, str]:
+    """Return the type of a folder's file system and its device."""
+    mounts = Path("/proc/mounts")
+    if not mounts.exists():
+        return "unknown", "unknown"
+    path = folder.resolve()
+    entries = [line.split()[:3] for line in mounts.read_text().splitlines()]
+    over = [(point, kind, device) for device, point, kind in entries if path.is_relative_to(point)]
+    # Of mounts on the same place the last one is seen.
+    _, kind, device = max(enumerate(over), key=lambda entry: (len(entry[1][0]), entry[0]))[1]
+    return kind, device
+
+
+def is_in_memory(folder: Path) -> bool:
+    return filesystem_of(folder)[0] in ("tmpfs", "ramfs")
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or "unknown"
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _load() -> str:
+    return f"{os.getloadavg()[0]:.2f} processes wanting to run, over the last minute"
+
+
+def _revision() -> str:
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+    version = __import__("harel").__version__
+    commit = git("rev-parse", "--short", "HEAD")
+    if not commit:
+        return str(version)
+    return f"{version} at {commit}{' with changes' if git('status', '--porcelain', '--', 'src') else ''}"
