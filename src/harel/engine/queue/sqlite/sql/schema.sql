@@ -36,6 +36,8 @@ CREATE TABLE IF NOT EXISTS {prefix}_dead_letters (
     rejected_at REAL    NOT NULL
 );
 
+-- The table is in this order itself, but the planner cannot be told to go by that whatever its statistics say.
+CREATE UNIQUE INDEX IF NOT EXISTS {prefix}_dead_letters_page ON {prefix}_dead_letters (seq);
 CREATE INDEX IF NOT EXISTS {prefix}_dead_letters_group ON {prefix}_dead_letters (group_id, seq);
 
 CREATE TABLE IF NOT EXISTS {prefix}_schema (version INTEGER NOT NULL);
