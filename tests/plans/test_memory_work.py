@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from math import log2
 from types import FrameType
 from typing import Any, Self, TypeVar
@@ -16,12 +15,22 @@ from typing import Any, Self, TypeVar
 import pytest
 
 from harel import Event, Message
-from harel.engine.queue.contract import Lease
 from harel.engine.transport import InMemoryTransport
+from tests.plans.rounds import (
+    DEEP,
+    FEW,
+    MANY,
+    SHALLOW,
+    Counting,
+    a_round_among,
+    a_round_on_a_backlog,
+    claims_at,
+    fresh,
+    leased,
+    parked_and_held,
+)
 
 T = TypeVar("T")
-
-FEW, MANY = 100, 20_000
 
 
 class Number(float):
@@ -58,20 +67,12 @@ class Number(float):
     __hash__ = float.__hash__
 
 
-class Bench:
+class Bench(Counting):
     """An in-memory queue whose steps are counted."""
 
     def __init__(self) -> None:
         self.now = Number(1_700_000_000.0)
-        self.queue = InMemoryTransport(clock=lambda: self.now)
-
-    def fill(self, groups: int, priority: int = 0, prefix: str = "filler") -> None:
-        self.queue.publish_many(Message(f"{prefix}{number}", Event("k"), priority) for number in range(groups))
-
-    def claim(self, floor: int = 0) -> Lease:
-        lease = self.queue.claim("w", 30.0, floor)
-        assert lease is not None
-        return lease
+        self.queue: InMemoryTransport = InMemoryTransport(clock=lambda: self.now)
 
     def counted(self, call: Callable[[], T]) -> tuple[T, int]:
         """Make a call, and count its steps."""
@@ -95,55 +96,6 @@ class Bench:
             sys.settrace(before)
         return answer, steps + Number.compared - compared
 
-    def steps(self, call: Callable[[], object]) -> int:
-        return self.counted(call)[1]
-
-
-def fresh(bench: Bench, groups: int) -> None:
-    """Groups that wait, all of them claimable."""
-    bench.fill(groups)
-
-
-def leased(bench: Bench, groups: int) -> None:
-    """Groups that are leased, and a few that are not."""
-    bench.fill(groups)
-    bench.queue.claim_many("w", 300.0, groups)
-    bench.fill(5, prefix="free")
-
-
-def parked_and_held(bench: Bench, groups: int) -> None:
-    """Groups that nobody can claim, and a few that somebody can."""
-    bench.fill(groups)
-    for number, lease in enumerate(bench.queue.claim_many("w", 30.0, groups)):
-        if number % 2:
-            bench.queue.nack(lease, 1_000.0)
-        else:
-            bench.queue.hold(lease.group_id)
-    bench.fill(5, prefix="free")
-
-
-SETTLES: dict[str, Callable[[Bench, Lease], object]] = {
-    "ack": lambda bench, lease: bench.queue.ack(lease),
-    "nack": lambda bench, lease: bench.queue.nack(lease, 5.0),
-    "extend": lambda bench, lease: bench.queue.extend(lease, 5.0),
-    "reject": lambda bench, lease: bench.queue.reject(lease, "why"),
-}
-
-
-def _round(bench: Bench, group_id: str) -> dict[str, int]:
-    steps = {
-        "publish": bench.steps(lambda: bench.queue.publish(group_id, Event("k"))),
-        "publish to a new group": bench.steps(lambda: bench.queue.publish("new", Event("k"))),
-    }
-    for name, settle in SETTLES.items():
-        lease, steps[f"claim before {name}"] = bench.counted(bench.claim)
-        steps[name] = bench.steps(partial(settle, bench, lease))
-    steps["wait"] = bench.steps(lambda: bench.queue.wait(0.0))
-    steps["peek"] = bench.steps(lambda: bench.queue.peek(group_id, 1))
-    steps["hold"] = bench.steps(lambda: bench.queue.hold(group_id))
-    steps["release"] = bench.steps(lambda: bench.queue.release(group_id))
-    return steps
-
 
 def _no_worse_than_log(less: dict[str, int], more: dict[str, int], growth: float) -> None:
     """``growth`` is by how many levels the heap is higher; a level costs a few comparisons and a call each."""
@@ -156,40 +108,20 @@ def _rounds(less: int, more: int, measure: Callable[[Bench, int], dict[str, int]
 
 
 @pytest.mark.parametrize("crowd", [fresh, leased, parked_and_held], ids=lambda crowd: crowd.__name__)
-def test_the_work_grows_as_the_logarithm_of_the_groups(crowd: Callable[[Bench, int], None]) -> None:
+def test_the_work_grows_as_the_logarithm_of_the_groups(crowd: Callable[[Counting, int], None]) -> None:
     """Promise 10, with 100 groups and with 20,000."""
-
-    def measure(bench: Bench, groups: int) -> dict[str, int]:
-        crowd(bench, groups)
-        return _round(bench, "filler7")
-
-    _rounds(FEW, MANY, measure)
+    _rounds(FEW, MANY, a_round_among(crowd))
 
 
 def test_the_work_does_not_grow_with_the_backlog() -> None:
     """Promise 10, with 10 messages in every group that is touched and with 10,000."""
-
-    def measure(bench: Bench, messages: int) -> dict[str, int]:
-        for group_id in ("a", "b", "c", "d"):
-            bench.queue.publish_many(Message(group_id, Event("k")) for _ in range(messages))
-        return _round(bench, "a")
-
-    less, more = measure(Bench(), 10), measure(Bench(), 10_000)
-    assert more == less
+    assert a_round_on_a_backlog(Bench(), DEEP) == a_round_on_a_backlog(Bench(), SHALLOW)
 
 
 @pytest.mark.parametrize("floor", [1, 2, 3, 4])
 def test_a_floor_does_not_pass_over_what_lies_below(floor: int) -> None:
     """Promises 8 and 10: one group at the floor behind 100 lower ones, and behind 20,000."""
-
-    def measure(bench: Bench, groups: int) -> dict[str, int]:
-        bench.fill(groups, priority=floor - 1)
-        bench.queue.publish("high", Event("k"), floor)
-        lease, found = bench.counted(partial(bench.claim, floor))
-        assert lease.group_id == "high"
-        return {"found": found, "nothing": bench.steps(lambda: bench.queue.claim("w", 30.0, floor))}
-
-    _rounds(FEW, MANY, measure)
+    _rounds(FEW, MANY, claims_at(floor))
 
 
 @pytest.mark.parametrize("visibility", [0.5, 30.0], ids=["that run out", "that are settled"])

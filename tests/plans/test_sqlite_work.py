@@ -15,38 +15,39 @@ from harel import Event, Message
 from harel.engine.queue.contract import Lease
 from harel.engine.transport import SqliteTransport
 from harel.testing import ManualClock
+from tests.plans.rounds import (
+    DEEP,
+    FEW,
+    MANY,
+    SHALLOW,
+    Counting,
+    a_round,
+    a_round_among,
+    a_round_on_a_backlog,
+    claims_at,
+    fresh,
+    leased,
+    parked_and_held,
+)
 
 T = TypeVar("T")
 
-FEW, MANY = 100, 20_000
-SHALLOW, DEEP = 10, 10_000
 ENOUGH_MORE = 1.25
 """How much more work is still the same work: an index has a level more, a page splits."""
 
 
-class Bench:
+class Bench(Counting):
     """A queue whose statements and steps are counted."""
 
     def __init__(self, folder: Path) -> None:
         self.clock = ManualClock(tick=0.0)
-        self.queue = SqliteTransport(folder / "queue.db", clock=self.clock, synchronous="OFF")
+        self.queue: SqliteTransport = SqliteTransport(folder / "queue.db", clock=self.clock, synchronous="OFF")
         self.queue.publish("warm-up", Event("k"))
         self.ack_next()
         self.queue.stats()
 
     def close(self) -> None:
         self.queue.close()
-
-    def fill(self, groups: int, priority: int = 0, prefix: str = "filler") -> None:
-        self.queue.publish_many(Message(f"{prefix}{number}", Event("k"), priority) for number in range(groups))
-
-    def claim(self, floor: int = 0) -> Lease:
-        lease = self.queue.claim("w", 30.0, floor)
-        assert lease is not None
-        return lease
-
-    def ack_next(self) -> None:
-        assert self.queue.ack(self.claim())
 
     @property
     def connections(self) -> tuple[sqlite3.Connection, ...]:
@@ -74,9 +75,6 @@ class Bench:
         with self._watched(lambda connection, on: connection.set_progress_handler(step if on else None, 1)):
             answer = call()
         return answer, steps
-
-    def steps(self, call: Callable[[], object]) -> int:
-        return self.counted(call)[1]
 
     @contextmanager
     def _watched(self, watch: Callable[[sqlite3.Connection, bool], None]) -> Iterator[None]:
@@ -165,39 +163,12 @@ def test_what_need_not_be_durable_costs_one_setting_more_and_no_sync(tmp_path: P
     bench.close()
 
 
-Crowd = Callable[[Bench, int], None]
-
-
-def fresh(bench: Bench, groups: int) -> None:
-    """Groups that wait, all of them claimable."""
-    bench.fill(groups)
-
-
-def served(bench: Bench, groups: int) -> None:
+def served(bench: Counting, groups: int) -> None:
     """Groups that were served and wait again."""
     bench.fill(groups)
     bench.fill(groups)
     for _ in range(0, groups, 1_000):
         bench.queue.ack_many(bench.queue.claim_many("w", 30.0, 1_000))
-        bench.clock.advance(1.0)
-
-
-def leased(bench: Bench, groups: int) -> None:
-    """Groups that are leased, and one that is not."""
-    bench.fill(groups)
-    bench.queue.claim_many("w", 300.0, groups)
-    bench.fill(3, prefix="free")
-
-
-def parked_and_held(bench: Bench, groups: int) -> None:
-    """Groups that nobody can claim, and one that somebody can."""
-    bench.fill(groups)
-    for number, lease in enumerate(bench.queue.claim_many("w", 30.0, groups)):
-        if number % 2:
-            bench.queue.nack(lease, 1_000.0)
-        else:
-            bench.queue.hold(lease.group_id)
-    bench.fill(3, prefix="free")
 
 
 def dead(bench: Bench, groups: int) -> None:
@@ -209,79 +180,49 @@ def dead(bench: Bench, groups: int) -> None:
     )
 
 
-SETTLES: dict[str, Callable[[Bench, Lease], object]] = {
-    "ack": lambda bench, lease: bench.queue.ack(lease),
-    "nack": lambda bench, lease: bench.queue.nack(lease, 5.0),
-    "extend": lambda bench, lease: bench.queue.extend(lease, 5.0),
-    "reject": lambda bench, lease: bench.queue.reject(lease, "why"),
-}
+Measure = Callable[[Bench, int], dict[str, int]]
 
 
-def _round(bench: Bench, group_id: str) -> dict[str, int]:
-    """Count the steps of every core operation; ``group_id`` gets one message more than it had."""
-    steps = {
-        "publish": bench.steps(lambda: bench.queue.publish(group_id, Event("k"))),
-        "publish to a new group": bench.steps(lambda: bench.queue.publish("new", Event("k"))),
-    }
-    for name, settle in SETTLES.items():
-        lease, steps[f"claim before {name}"] = bench.counted(bench.claim)
-        steps[name] = bench.steps(partial(settle, bench, lease))
-    steps["wait"] = bench.steps(lambda: bench.queue.wait(0.0))
-    steps["peek"] = bench.steps(lambda: bench.queue.peek(group_id))
-    steps["dead letters"] = bench.steps(lambda: bench.queue.dead_letters(limit=1))
-    steps["hold"] = bench.steps(lambda: bench.queue.hold(group_id))
-    steps["release"] = bench.steps(lambda: bench.queue.release(group_id))
-    return steps
-
-
-def _does_not_grow(folder: Path, less: int, more: int, measure: Callable[[Bench, int], dict[str, int]]) -> None:
+def _does_not_grow(folder: Path, less: int, more: int, measure: Measure) -> None:
     """Measure on two queues, and compare each figure."""
     before, after = (_measured(folder, size, measure) for size in (less, more))
     grown = {name: (before[name], after[name]) for name in after if after[name] > ENOUGH_MORE * before[name]}
     assert not grown, grown
 
 
-def _measured(folder: Path, size: int, measure: Callable[[Bench, int], dict[str, int]]) -> dict[str, int]:
+def _measured(folder: Path, size: int, measure: Measure) -> dict[str, int]:
     own = folder / str(size)
     own.mkdir()
     with closing(Bench(own)) as bench:
         return measure(bench, size)
 
 
-@pytest.mark.parametrize("crowd", [fresh, served, parked_and_held, leased, dead], ids=lambda crowd: crowd.__name__)
-def test_the_work_does_not_grow_with_the_groups(crowd: Crowd, tmp_path: Path) -> None:
+@pytest.mark.parametrize("crowd", [fresh, served, parked_and_held, leased], ids=lambda crowd: crowd.__name__)
+def test_the_work_does_not_grow_with_the_groups(crowd: Callable[[Counting, int], None], tmp_path: Path) -> None:
     """Promise 10, with 100 groups and with 20,000."""
+    _does_not_grow(tmp_path, FEW, MANY, a_round_among(crowd))
 
-    def measure(bench: Bench, groups: int) -> dict[str, int]:
-        crowd(bench, groups)
-        return _round(bench, "filler7")
+
+def test_the_work_does_not_grow_with_the_dead_letters(tmp_path: Path) -> None:
+    """Promise 10, with 100 dead letters and with 20,000."""
+
+    def measure(bench: Bench, letters: int) -> dict[str, int]:
+        dead(bench, letters)
+        page = bench.steps(lambda: bench.queue.dead_letters(limit=1))
+        return {"a page of dead letters": page, **a_round(bench, "filler7")}
 
     _does_not_grow(tmp_path, FEW, MANY, measure)
 
 
 def test_the_work_does_not_grow_with_the_backlog(tmp_path: Path) -> None:
     """Promise 10, with 10 messages in every group that is touched and with 10,000."""
-
-    def measure(bench: Bench, messages: int) -> dict[str, int]:
-        for group_id in ("a", "b", "c", "d"):
-            bench.queue.publish_many(Message(group_id, Event("k")) for _ in range(messages))
-        return _round(bench, "a")
-
-    _does_not_grow(tmp_path, SHALLOW, DEEP, measure)
+    _does_not_grow(tmp_path, SHALLOW, DEEP, a_round_on_a_backlog)
 
 
 @pytest.mark.parametrize("floor", [1, 2, 3, 4])
 def test_a_floor_does_not_pass_over_what_lies_below(floor: int, tmp_path: Path) -> None:
     """Promises 8 and 10: one group at the floor behind 100 lower ones, and behind 20,000."""
-
-    def measure(bench: Bench, groups: int) -> dict[str, int]:
-        bench.fill(groups, priority=floor - 1)
-        bench.queue.publish("high", Event("k"), floor)
-        lease, found = bench.counted(partial(bench.claim, floor))
-        assert lease.group_id == "high"
-        return {"found": found, "nothing": bench.steps(lambda: bench.queue.claim("w", 30.0, floor))}
-
-    _does_not_grow(tmp_path, FEW, MANY, measure)
+    _does_not_grow(tmp_path, FEW, MANY, claims_at(floor))
 
 
 def test_a_drained_group_leaves_nothing_behind(bench: Bench) -> None:
