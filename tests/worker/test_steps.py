@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from harel import AsyncWorker, Event, InvalidArgument, Transport, Worker
-from harel.engine.queue.contract import Packed
-from harel.engine.queue.op import arun, run
 from harel.testing import Blocking, Subject
+from harel.testing.conformance.kit import store_raw
 from tests.worker.driving import Driver
 
 
@@ -101,7 +100,7 @@ def test_a_message_that_kills_its_worker_each_time_is_dead_after_exactly_the_lim
 def test_a_message_that_cannot_be_decoded_is_rejected_and_its_group_goes_on(subject: Subject) -> None:
     queue = subject.open()
     seen: list[int] = []
-    _store_raw(queue, "a", '{"kind": 7}')
+    store_raw(queue, "a", '{"kind": 7}')
     queue.publish("a", event(2))
     driver = Driver(queue, lambda event, context: seen.append(event.payload["n"]))
     assert driver.step()
@@ -180,12 +179,3 @@ def test_a_handler_of_the_wrong_kind_or_shape_is_refused(subject: Subject) -> No
         Worker(queue, lambda event: None, concurrency=0)
     with pytest.raises(InvalidArgument, match="priority_threshold"):
         Worker(queue, lambda event: None, priority_threshold=5)
-
-
-def _store_raw(queue: Transport, group_id: str, raw: str) -> None:
-    inner: Any = queue.inner if isinstance(queue, Blocking) else queue
-    publish = inner._ops.publish((Packed(group_id, raw, 0),))
-    if isinstance(queue, Blocking):
-        queue.runner.run(arun(publish, inner._send))
-    else:
-        run(publish, inner._send)
