@@ -238,7 +238,7 @@ def test_a_sync_handler_whose_lease_is_lost_sees_it_and_its_result_is_dropped() 
         event_loops.append(asyncio.get_running_loop())
         return loops[0]
 
-    worker._make_loop = remember  # type: ignore[method-assign]
+    worker._make_loop = remember  # type: ignore[assignment, method-assign]
     worker.run()
     assert seen == [True]
     assert queue.stats().leased == 1, "the other holder has it"
