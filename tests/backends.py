@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harel.engine.aio_transport import AsyncInMemoryTransport, AsyncSqliteTransport
+from harel.engine.aio_transport import (
+    AsyncInMemoryTransport,
+    AsyncPostgresTransport,
+    AsyncRedisTransport,
+    AsyncSqliteTransport,
+)
 from harel.engine.queue.memory.shared import SharedMemoryQueue
-from harel.engine.transport import InMemoryTransport, SqliteTransport
+from harel.engine.transport import InMemoryTransport, PostgresTransport, RedisTransport, SqliteTransport
 from harel.testing import Subject
+from tests.servers.postgres import postgres_url, schema_in
+from tests.servers.redis import prefix_in, redis_url
 
 Opener = Callable[..., Any]
 
@@ -46,9 +53,21 @@ def _sqlite(transport: Callable[..., Any]) -> Callable[[Path], Opener]:
     return lambda folder: lambda **options: transport(folder / "queue.db", **options)
 
 
+def _redis(transport: Any) -> Callable[[Path], Opener]:
+    return lambda folder: lambda **options: transport.from_url(redis_url(), prefix=prefix_in(folder), **options)
+
+
+def _postgres(transport: Callable[..., Any]) -> Callable[[Path], Opener]:
+    return lambda folder: lambda **options: transport(postgres_url(), schema=schema_in(folder), **options)
+
+
 BACKENDS = (
     Backend("memory-sync", False, _memory(InMemoryTransport)),
     Backend("memory-async", True, _memory(AsyncInMemoryTransport)),
     Backend("sqlite-sync", False, _sqlite(SqliteTransport)),
     Backend("sqlite-async", True, _sqlite(AsyncSqliteTransport)),
+    Backend("redis-sync", False, _redis(RedisTransport)),
+    Backend("redis-async", True, _redis(AsyncRedisTransport)),
+    Backend("postgres-sync", False, _postgres(PostgresTransport)),
+    Backend("postgres-async", True, _postgres(AsyncPostgresTransport)),
 )

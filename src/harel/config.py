@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
+import shlex
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast, get_type_hints
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import msgspec
 
@@ -37,14 +39,16 @@ class Backend:
     name: str
     """What ``STM_TRANSPORT_BACKEND`` calls it."""
     schemes: tuple[str, ...]
-    module: str
-    """Its module in ``harel.engine.transport`` and in ``harel.engine.aio_transport``."""
     sync_class: str
     async_class: str
     target: Callable[[str], tuple[Any, ...]]
     """From the URL without its query to the positional arguments of the classes."""
     extra: str | None = None
     """The extra that brings its driver."""
+    maker: str | None = None
+    """The class method that opens a URL, where that is not the class itself."""
+    driver_options: bool = False
+    """Whether query parameters that are no options of harel's stay in the URL, for the driver."""
 
 
 def _no_target(url: str) -> tuple[Any, ...]:
@@ -63,9 +67,36 @@ def _file_target(url: str) -> tuple[Any, ...]:
     return (path,)
 
 
+def _redis_target(url: str) -> tuple[Any, ...]:
+    return (url.replace("valkey", "redis", 1) if url.startswith("valkey") else url,)
+
+
+def _whole_target(url: str) -> tuple[Any, ...]:
+    return (url,)
+
+
 BACKENDS = (
-    Backend("memory", ("memory",), "memory", "InMemoryTransport", "AsyncInMemoryTransport", _no_target),
-    Backend("sqlite", ("sqlite",), "sqlite", "SqliteTransport", "AsyncSqliteTransport", _file_target),
+    Backend("memory", ("memory",), "InMemoryTransport", "AsyncInMemoryTransport", _no_target),
+    Backend("sqlite", ("sqlite",), "SqliteTransport", "AsyncSqliteTransport", _file_target),
+    Backend(
+        "redis",
+        ("redis", "rediss", "valkey", "valkeys"),
+        "RedisTransport",
+        "AsyncRedisTransport",
+        _redis_target,
+        extra="redis",
+        maker="from_url",
+        driver_options=True,
+    ),
+    Backend(
+        "postgres",
+        ("postgresql", "postgres"),
+        "PostgresTransport",
+        "AsyncPostgresTransport",
+        _whole_target,
+        extra="postgres",
+        driver_options=True,
+    ),
 )
 
 
@@ -164,8 +195,34 @@ def _url_from(values: Mapping[str, str]) -> str:
     if name == "sqlite":
         path = values.get("STM_TRANSPORT_DB") or "harel.db"
         return f"sqlite:///{path.replace('%', '%25').replace('?', '%3F').replace('#', '%23')}"
+    if name == "redis":
+        return _required(values, "STM_REDIS_URL", "a URL such as redis://localhost:6379/0")
+    if name == "postgres":
+        return _postgres_url(
+            _required(values, "STM_POSTGRES_DSN", "a URL such as postgresql://user@host:5432/database")
+        )
     known = ", ".join(backend.name for backend in BACKENDS)
     raise ConfigError(f"STM_TRANSPORT_BACKEND is {name!r}; it takes one of {known}.")
+
+
+def _postgres_url(dsn: str) -> str:
+    """Return a connection string as a URL, also one that consists of keywords: ``host=... dbname=...``."""
+    if "://" in dsn:
+        return dsn
+    try:
+        keywords = dict(part.split("=", 1) for part in shlex.split(re.sub(r"\s*=\s*", "=", dsn)))
+    except ValueError:
+        raise ConfigError(
+            "STM_POSTGRES_DSN is not a connection string; it takes a URL such as postgresql://user@host:5432/database."
+        ) from None
+    return f"postgresql:///?{urlencode(keywords, quote_via=quote)}"
+
+
+def _required(values: Mapping[str, str], name: str, takes: str) -> str:
+    value = values.get(name)
+    if not value:
+        raise ConfigError(f"{name} is not set; it takes {takes}.")
+    return value
 
 
 def _positive(values: Mapping[str, str], name: str, kind: Callable[[str], Any], default: str, takes: str) -> Any:
@@ -183,18 +240,15 @@ def _make(url: str, options: Mapping[str, Any], *, is_async: bool) -> Any:
     if not isinstance(url, str):
         raise ConfigError(f"A queue's URL is a string such as sqlite:///harel.db, not {type(url).__name__}.")
     backend = _backend_of(url)
-    package = "harel.engine.aio_transport" if is_async else "harel.engine.transport"
-    try:
-        module = importlib.import_module(f"{package}.{backend.module}")
-    except ModuleNotFoundError as error:
-        if backend.extra is None:
-            raise
-        raise ConfigError(
-            f"{backend.name} needs {error.name}, which is not installed: pip install 'harel[{backend.extra}]'."
-        ) from error
-    make = getattr(module, backend.async_class if is_async else backend.sync_class)
+    package = importlib.import_module("harel.engine.aio_transport" if is_async else "harel.engine.transport")
+    make = getattr(package, backend.async_class if is_async else backend.sync_class)
+    if backend.maker is not None:
+        make = getattr(make, backend.maker)
     address, _, query = url.partition("?")
-    return make(*backend.target(address), **{**_options(make, query, url), **options})
+    ours, others = _options(make, query, url, driver_options=backend.driver_options)
+    if others:
+        address = f"{address}?{urlencode(others, quote_via=quote)}"
+    return make(*backend.target(address), **{**ours, **options})
 
 
 def _backend_of(url: str) -> Backend:
@@ -206,19 +260,25 @@ def _backend_of(url: str) -> Backend:
     raise ConfigError(f"{redacted(url)!r} is not the URL of a queue. It begins with one of {known}.")
 
 
-def _options(make: type, query: str, url: str) -> dict[str, Any]:
-    hints = get_type_hints(make.__init__)  # type: ignore[misc]
+def _options(
+    make: Callable[..., Any], query: str, url: str, *, driver_options: bool
+) -> tuple[dict[str, Any], dict[str, str]]:
+    hints = get_type_hints(make.__init__ if isinstance(make, type) else make)  # type: ignore[misc]
     takes = {
         name: hints[name]
         for name, parameter in inspect.signature(make).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY and name != "clock"
     }
     options = {}
+    others = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
         if name not in takes:
+            if driver_options:
+                others[name] = text
+                continue
             raise ConfigError(f"{redacted(url)} has no option {name!r}; it has {', '.join(takes)}.")
         try:
             options[name] = msgspec.convert(text, takes[name], strict=False)
         except msgspec.ValidationError as error:
             raise ConfigError(f"The option {name}={text!r} of {redacted(url)} is not usable: {error}.") from error
-    return options
+    return options, others

@@ -138,6 +138,13 @@ def test_schema_prints_what_makes_the_tables(harel: Harel, tmp_path: Path) -> No
         assert transport.stats().groups == 0
 
 
+def test_schema_prints_postgresqls_tables_in_the_schema_that_is_named(harel: Harel) -> None:
+    assert 'CREATE TABLE IF NOT EXISTS "public".transport_groups' in harel("schema", "postgres").succeeded()
+    printed = harel("schema", "postgres", "--schema", "shop").succeeded()
+    assert 'CREATE SCHEMA IF NOT EXISTS "shop"' in printed
+    assert '"public"' not in printed
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -1,4 +1,4 @@
-"""One process of a history: it publishes or works on a SQLite file, records what it does, and may kill itself.
+"""One process of a history: it publishes to a queue or works on it, records what it does, and may kill itself.
 
 Run as a program with a :class:`Part` in JSON as its argument.
 """
@@ -21,11 +21,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from harel import Event, Message
-from harel.engine.aio_transport import AsyncSqliteTransport
+from harel import Event, Message, connect, connect_async
 from harel.engine.queue.contract import Lease
 from harel.engine.queue.op import arun, run
-from harel.engine.transport import SqliteTransport
 from harel.engine.transport.sqlite_file import SqliteFile
 from harel.testing.history import Recorder, Recording
 
@@ -41,16 +39,15 @@ class Part(msgspec.Struct, frozen=True):
     name: str
     role: Literal["publish", "work"]
     flavour: Literal["sync", "async"]
+    url: str
+    """Of the queue."""
     folder: str
     begin: int = 0
     end: int = 0
     """A publisher's events: from this number up to, not including, that one."""
     dies_at: tuple[str, int] | None = None
-    """``("statement", n)``: before its nth statement runs; ``("answer", n)``: before it records its nth answer."""
-
-    @property
-    def queue(self) -> Path:
-        return Path(self.folder) / "queue.db"
+    """``("request", n)``: before its nth request is sent, or in SQLite its nth statement run, which may be inside a
+    transaction; ``("answer", n)``: before it records its nth answer."""
 
     @property
     def record(self) -> Path:
@@ -158,18 +155,13 @@ def _settle(transport: Recording, lease: Lease, method: str) -> Steps:
 def main(part: Part) -> None:
     """Do the part."""
     fate = Fate(part.dies_at)
-    set_up = SqliteFile._set_up
-
-    def set_up_mortally(self: SqliteFile, connection: sqlite3.Connection) -> None:
-        set_up(self, connection)
-        connection.set_trace_callback(lambda statement: fate.step("statement"))
-
-    SqliteFile._set_up = set_up_mortally  # type: ignore[method-assign]
     recorder = Recorder(part.record, f"{part.name}/{os.getpid()}")
     strand_of = publish if part.role == "publish" else work
+    if part.url.startswith("sqlite:"):
+        _count_statements(fate)
     if part.flavour == "sync":
-        with SqliteTransport(part.queue, synchronous="NORMAL") as transport, ThreadPoolExecutor(STRANDS) as threads:
-            recording = Recording(Mortal(transport, fate), recorder)
+        with connect(part.url) as transport, ThreadPoolExecutor(STRANDS) as threads:
+            recording = Recording(_mortal(part, transport, fate), recorder)
             list(threads.map(lambda strand: run(strand_of(part, recording, strand), _call), range(STRANDS)))
     else:
         asyncio.run(_main_async(part, strand_of, fate, recorder))
@@ -177,9 +169,31 @@ def main(part: Part) -> None:
 
 
 async def _main_async(part: Part, strand_of: Callable[..., Steps], fate: Fate, recorder: Recorder) -> None:
-    async with AsyncSqliteTransport(part.queue, synchronous="NORMAL") as transport:
-        recording = Recording(Mortal(transport, fate), recorder)
+    async with await connect_async(part.url) as transport:
+        recording = Recording(_mortal(part, transport, fate), recorder)
         await asyncio.gather(*(arun(strand_of(part, recording, strand), _call) for strand in range(STRANDS)))
+
+
+def _mortal(part: Part, transport: Any, fate: Fate) -> Mortal:
+    if not part.url.startswith("sqlite:"):
+        send = transport._send
+
+        def send_mortally(request: Any) -> Any:
+            fate.step("request")
+            return send(request)
+
+        transport._send = send_mortally
+    return Mortal(transport, fate)
+
+
+def _count_statements(fate: Fate) -> None:
+    set_up = SqliteFile._set_up
+
+    def set_up_mortally(self: SqliteFile, connection: sqlite3.Connection) -> None:
+        set_up(self, connection)
+        connection.set_trace_callback(lambda statement: fate.step("request"))
+
+    SqliteFile._set_up = set_up_mortally  # type: ignore[method-assign]
 
 
 def _call(request: Callable[[], Any]) -> Any:

@@ -172,7 +172,7 @@ def test_a_handler_of_the_wrong_kind_or_shape_is_refused(subject: Subject) -> No
     with pytest.raises(InvalidArgument, match="use AsyncWorker"):
         Worker(queue, awaiting)
     with pytest.raises(InvalidArgument, match="use Worker"):
-        AsyncWorker(queue, lambda event: None)  # type: ignore[arg-type]
+        AsyncWorker(queue, lambda event: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(InvalidArgument, match="takes \\(event\\) or \\(event, context\\)"):
         Worker(queue, two_many)
     with pytest.raises(InvalidArgument, match="concurrency"):

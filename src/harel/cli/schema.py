@@ -18,7 +18,16 @@ _NAMES = tuple(backend.name for backend in BACKENDS)
 
 def schema(
     backend: Annotated[str, typer.Argument(metavar="BACKEND", help=f"One of {', '.join(_NAMES)}.", show_default=False)],
-    prefix: Annotated[str, typer.Option(metavar="NAME", help="What the names of the tables begin with.")] = "transport",
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--prefix",
+            "--schema",
+            metavar="NAME",
+            help="What the names of the tables begin with; for PostgreSQL, the schema that they are in.",
+            show_default="transport; public",
+        ),
+    ] = None,
 ) -> None:
     """Print the statements that make a backend's tables, for a migration tool.
 
@@ -29,4 +38,4 @@ def schema(
     schema_ddl = getattr(importlib.import_module(f"harel.engine.queue.{backend}.ops"), "schema_ddl", None)
     if schema_ddl is None:
         raise Failure(f"The backend {backend!r} has no schema: there is nothing to make.")
-    say(schema_ddl(prefix).rstrip())
+    say((schema_ddl() if name is None else schema_ddl(name)).rstrip())

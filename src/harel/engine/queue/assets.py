@@ -1,17 +1,23 @@
-"""The .sql files of a backend, as package data: an operation a file, named as the method."""
+"""The .sql and .lua files of a backend, as package data: an operation a file, named as the method."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import re
 from collections.abc import Mapping
 from importlib.resources import files
 
-from harel.errors import ConfigError
+import msgspec
 
-__all__ = ["check_identifier", "load_sql"]
+from harel.errors import ConfigError, shown
+
+__all__ = ["LuaScript", "check_identifier", "load_lua", "load_sql"]
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
+_DEFINED = re.compile(r"\Alocal (?:function )?(\w+(?:, \w+)*)")
 _PLACE = re.compile(r"\{([a-z_]+)\}")
+_LUA_PLACE = re.compile(r"\$([a-z_]+)")
 
 
 def check_identifier(option: str, name: str) -> str:
@@ -23,7 +29,9 @@ def check_identifier(option: str, name: str) -> str:
         Unless it is 1 to 40 letters, digits and underscores, and no digit comes first.
     """
     if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
-        raise ConfigError(f"{option} is 1 to 40 ASCII letters, digits and underscores, no digit first; it is {name!r}.")
+        raise ConfigError(
+            f"{option} is 1 to 40 ASCII letters, digits, underscores, no digit first; it is {shown(name)}."
+        )
     return name
 
 
@@ -45,8 +53,46 @@ def load_sql(package: str, name: str, words: Mapping[str, str]) -> tuple[str, ..
     tuple of str
         The statements, without comments. In the file each ends with a semicolon at the end of a line.
     """
-    text = files(package).joinpath(f"{name}.sql").read_text(encoding="utf-8")
-    lines = (line for line in text.splitlines() if not line.lstrip().startswith("--"))
-    code = _PLACE.sub(lambda place: words[place[1]], "\n".join(lines))
+    code = _PLACE.sub(lambda place: words[place[1]], _code(package, f"{name}.sql"))
     statements = re.split(r";[ \t]*(?:\n|$)", code)
     return tuple(statement.strip() for statement in statements if statement.strip())
+
+
+class LuaScript(msgspec.Struct, frozen=True):
+    """A script, and the hash by which a server that has it knows it."""
+
+    name: str
+    text: bytes
+    sha: bytes
+
+
+def load_lua(package: str, name: str, words: Mapping[str, str]) -> LuaScript:
+    """Load one script, behind those parts of the package's ``prelude.lua`` that it uses.
+
+    A part ends at an empty line, and uses what other parts before it define. What a script does not use is left out,
+    because the server would make its functions at every call.
+
+    Parameters
+    ----------
+    package : str
+        The package with the file.
+    name : str
+        The file's name without ``.lua``.
+    words : mapping of str to str
+        What takes the place of each ``$word``, never anything that a caller passes.
+    """
+    code = _code(package, f"{name}.lua")
+    for part in reversed(re.split(r"\n{2,}", _code(package, "prelude.lua").strip())):
+        defined = re.split(r",\s*", _DEFINED.findall(part)[0])
+        if any(re.search(rf"\b{word}\b", code) for word in defined):
+            code = f"{part}\n{code}"
+    text = _LUA_PLACE.sub(lambda place: words[place[1]], code).encode()
+    # The server chose the hash; it keeps no secret.
+    return LuaScript(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
+
+
+@functools.cache
+def _code(package: str, file: str) -> str:
+    """Read a file without its comments, once a process."""
+    text = files(package).joinpath(file).read_text(encoding="utf-8")
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("--"))

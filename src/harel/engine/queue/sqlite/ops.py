@@ -239,7 +239,7 @@ class SqliteOps:
         return statement, {"leases": _json([(lease.group_id, lease.token) for lease in leases])}
 
 
-def schema_ddl(prefix: str) -> str:
+def schema_ddl(prefix: str = "transport") -> str:
     """Return the statements that make the schema, for a migration tool."""
     statements = load_sql(_PACKAGE, "schema", _words(prefix, ":now"))
     return "".join(f"{statement};\n\n" for statement in statements)

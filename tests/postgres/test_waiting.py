@@ -1,0 +1,157 @@
+"""Who waits is woken; nobody who does not wait costs anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from harel import Message
+from harel.engine.aio_transport import AsyncPostgresTransport
+from harel.engine.queue.postgres.schema import channel
+from tests.postgres.stage import Doing, Stage, event
+
+FOR_EVER_S = 86_400.0
+"""Whoever is not woken from a wait with such a poll interval makes its test run into the timeout."""
+
+LISTENERS = """
+SELECT a.pid FROM pg_stat_activity AS a JOIN pg_locks AS l USING (pid)
+WHERE a.application_name = 'harel' AND l.locktype = 'advisory' AND l.mode = 'ShareLock' AND l.granted
+"""
+
+
+@pytest.fixture
+def spy(stage: Stage) -> Iterator[psycopg.Connection]:
+    """A session that hears every NOTIFY, and does not count as one who waits."""
+    with psycopg.connect(stage.url, autocommit=True) as connection:
+        connection.execute(f'LISTEN "{channel(stage.schema)}"')
+        yield connection
+
+
+def heard(spy: psycopg.Connection) -> int:
+    """Count what was heard up to now: notifications come before the reply to a statement that follows."""
+    spy.execute("SELECT 1")
+    return len(list(spy.notifies(timeout=0.0)))
+
+
+def test_a_publish_wakes_who_waits(stage: Stage) -> None:
+    queue, other = stage.open(poll_interval=FOR_EVER_S), stage.open()
+    waiting = Doing(lambda: queue.wait(FOR_EVER_S))
+    stage.until(LISTENERS)
+    other.publish("g", event("m1"))
+    assert waiting.result() is True
+
+
+@pytest.mark.parametrize("how", ["publish_many", "nack", "release", "redrive"])
+def test_so_does_all_else_that_makes_a_group_claimable_at_once(stage: Stage, how: str) -> None:
+    queue, other = stage.open(poll_interval=FOR_EVER_S), stage.open()
+    other.publish("g", event("m1"))
+    lease = other.claim("w", FOR_EVER_S)
+    assert lease is not None
+    if how == "release":
+        assert other.nack(lease) is True
+        assert other.hold("g") is True
+    elif how == "redrive":
+        assert other.reject(lease, "no") is True
+    waiting = Doing(lambda: queue.wait(FOR_EVER_S))
+    stage.until(LISTENERS)
+    if how == "publish_many":
+        other.publish_many([Message("g", event("m2")), Message("h", event("h1"))])
+    elif how == "nack":
+        assert other.nack(lease) is True
+    elif how == "release":
+        assert other.release("g") is True
+    else:
+        assert other.redrive(lease.seq) is True
+    assert waiting.result() is True
+
+
+def test_a_publish_wakes_a_task_that_waits(stage: Stage) -> None:
+    other = stage.open()
+
+    async def scenario() -> bool:
+        async with AsyncPostgresTransport(stage.url, schema=stage.schema, poll_interval=FOR_EVER_S) as queue:
+            waiting = asyncio.create_task(queue.wait(FOR_EVER_S))
+            await asyncio.to_thread(stage.until, LISTENERS)
+            await asyncio.to_thread(other.publish, "g", event("m1"))
+            return await waiting
+
+    assert asyncio.run(scenario()) is True
+
+
+def test_a_wait_ends_when_a_park_does_and_not_only_at_the_next_poll(stage: Stage) -> None:
+    queue = stage.open(poll_interval=FOR_EVER_S)
+    queue.publish("g", event("m1"))
+    lease = queue.claim("w", 60.0)
+    assert lease is not None
+    assert queue.nack(lease, 0.05) is True
+    assert queue.wait(FOR_EVER_S) is True
+
+
+def test_no_notify_is_sent_while_nobody_waits(stage: Stage, spy: psycopg.Connection) -> None:
+    queue = stage.open(poll_interval=0.01)
+    queue.publish("g", event("m1"))
+    queue.publish_many([Message("g", event("m2")), Message("h", event("h1"))])
+    for lease in queue.claim_many("w", 60.0, 2):
+        assert queue.nack(lease) is True
+    assert heard(spy) == 0
+    while (lease_ := queue.claim("w", 60.0)) is not None:
+        assert queue.ack(lease_) is True
+    assert queue.wait(0.03) is False
+    queue.publish("g", event("m3"))
+    assert heard(spy) == 0
+
+
+def test_one_is_sent_while_somebody_does(stage: Stage, spy: psycopg.Connection) -> None:
+    queue, other = stage.open(), stage.open()
+    waiting = Doing(lambda: queue.wait(FOR_EVER_S))
+    stage.until(LISTENERS)
+    other.publish("g", event("m1"))
+    assert waiting.result() is True
+    assert heard(spy) == 1
+
+
+def test_none_is_sent_for_a_message_behind_another_that_is_leased(stage: Stage, spy: psycopg.Connection) -> None:
+    queue, other = stage.open(), stage.open()
+    other.publish("g", event("m1"))
+    assert other.claim("w", 60.0) is not None
+    waiting = Doing(lambda: queue.wait(FOR_EVER_S))
+    stage.until(LISTENERS)
+    other.publish("g", event("m2"))
+    assert heard(spy) == 0
+    other.publish("h", event("h1"))
+    assert waiting.result() is True
+
+
+def test_a_listener_that_died_is_replaced(stage: Stage) -> None:
+    queue, other = stage.open(poll_interval=FOR_EVER_S), stage.open()
+    waiting = Doing(lambda: queue.wait(FOR_EVER_S))
+    stage.until(LISTENERS)
+    ((pid,),) = stage.ask(LISTENERS)
+    stage.ask("SELECT pg_terminate_backend($1, 10000)", pid)
+    stage.until(f"{LISTENERS} AND a.pid <> $1", pid)
+    other.publish("g", event("m1"))
+    assert waiting.result() is True
+
+
+def test_without_a_listener_a_wait_polls(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, other = stage.open(poll_interval=0.01), stage.open()
+
+    def no_connection() -> None:
+        raise psycopg.OperationalError("no more connections")
+
+    monkeypatch.setattr(queue._links, "_connect", no_connection)
+    waiting = Doing(lambda: queue.wait(FOR_EVER_S))
+    other.publish("g", event("m1"))
+    assert waiting.result() is True
+
+
+def test_many_wait_at_once_and_all_are_woken(stage: Stage) -> None:
+    queue, other = stage.open(poll_interval=FOR_EVER_S), stage.open()
+    waiting = [Doing(lambda: queue.wait(FOR_EVER_S)) for _ in range(3)]
+    stage.until(f"SELECT 1 FROM ({LISTENERS}) AS l HAVING count(*) = 3")
+    other.publish("g", event("m1"))
+    assert [each.result() for each in waiting] == [True] * 3
+    stage.until(f"SELECT 1 WHERE NOT EXISTS ({LISTENERS})")
