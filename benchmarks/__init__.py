@@ -2,13 +2,16 @@
 
 ``python -m benchmarks`` from the root of the repository; ``--help`` lists the options. How it is put together:
 
+- ``servers.py``: the servers that a run starts for PostgreSQL and Redis.
 - ``contenders.py``: who is measured. A contender is a small class with the core of the contract and a line in
   the registry; one that lives in a Python of its own names its environment.
 - ``workloads.py``: what is measured, written once against the contract.
 - ``worker.py``: the process of one contender, told what to do line by line. It runs in any environment, so it and what
   it imports at the top is plain standard library.
-- ``rounds.py``: opens the workers and takes rounds from them in turn, so that whatever the machine does meanwhile
+- ``processes.py``: starts workers, each in its environment.
+- ``rounds.py``: opens queues and takes rounds from them in turn, so that whatever the machine does meanwhile
   happens to all of them.
-- ``syncs.py``, ``memory.py``, ``machine.py``: what is measured only once in a run.
+- ``snapshot.py``, ``syncs.py``, ``memory.py``, ``machine.py``: what is measured only once in a run.
+- ``results.py``, ``folders.py``: what was measured, and where.
 - ``targets.py``, ``report.py``: what is to be reached, and the page that says whether it was.
 """

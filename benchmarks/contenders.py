@@ -8,10 +8,10 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from operator import attrgetter
 from typing import Any
 
-__all__ = ["CONTENDERS", "OURS", "PEER", "Contender", "Environment", "Queue"]
+__all__ = ["BARE", "CONTENDERS", "OURS", "PEER", "Contender", "Environment", "Queue"]
 
 KIND = "order.shipped"
 FILE = "queue.db"
@@ -32,7 +32,7 @@ class Queue:
     def publish(self, group_id: str, event: Any) -> object:
         raise NotImplementedError
 
-    def claim(self, worker_id: str, visibility: float) -> Any:
+    def claim(self, worker_id: str, visibility: float, min_priority: int = 0) -> Any:
         raise NotImplementedError
 
     def ack(self, lease: Any) -> object:
@@ -85,44 +85,41 @@ class Harel(_Direct):
 
 
 class Harel090(_Direct):
-    """The peer harel 0.9.0, whose methods have the same names; it has the core five only."""
+    """The peer harel 0.9.0, whose methods have the same names; it has the core five only.
 
-    def __init__(self, class_name: str, *arguments: str) -> None:
+    ``maker`` is the transport's class, or the class method that makes it.
+    """
+
+    def __init__(self, maker: str, *arguments: str) -> None:
         transports = importlib.import_module("harel.engine.transport")
-        super().__init__(getattr(transports, class_name)(*arguments))
+        super().__init__(attrgetter(maker)(transports)(*arguments))
         self._event = importlib.import_module("harel.spec.states").Event
 
     def event(self, number: int) -> Any:
         return self._event(kind=KIND, data=_payload(number))
 
 
-class BareSqlite(Queue):
-    """The requests of our SQLite operations on a bare ``sqlite3`` connection: the least that they can cost.
+class _Bare(Queue):
+    """The requests of our own operations on a bare driver: the least that they can cost with it.
 
-    Its clock runs only inside ``sqlite3``: the statements, ``BEGIN IMMEDIATE``, ``COMMIT``, and the switch of
-    ``synchronous`` where durability changes. What prepares and reads them stands still.
+    Its clock runs only inside the driver. What prepares the requests and reads their replies stands still.
     """
 
-    def __init__(self, path: str) -> None:
-        from harel.engine.queue.sqlite.ops import SqliteOps  # not there in a peer's environment
+    _ops: Any
 
+    def __init__(self) -> None:
         self._spent = 0.0
-        self._synchronous = ""
-        self._connection = sqlite3.connect(path, isolation_level=None)
-        self._connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        self._ops = SqliteOps(path, "transport", fresh_first=True, poll_interval_s=1.0, create_schema=True)
-        self._run(self._ops.prepare())
 
     def event(self, number: int) -> Any:
-        from harel import Event
+        from harel import Event  # not there in a peer's environment
 
         return Event(kind=KIND, payload=_payload(number))
 
     def publish(self, group_id: str, event: Any) -> None:
         self.publish_many([(group_id, event, 0)])
 
-    def claim(self, worker_id: str, visibility: float) -> Any:
-        return self.claim_many(worker_id, visibility, 1)[0]
+    def claim(self, worker_id: str, visibility: float, min_priority: int = 0) -> Any:
+        return self._run(self._ops.claim(worker_id, visibility, 1, min_priority))[0]
 
     def ack(self, lease: Any) -> bool:
         return self.ack_many([lease])[0]
@@ -141,9 +138,6 @@ class BareSqlite(Queue):
         answers: list[bool] = self._run(self._ops.ack(leases))
         return answers
 
-    def close(self) -> None:
-        self._connection.close()
-
     def clock(self) -> float:
         return self._spent
 
@@ -157,6 +151,30 @@ class BareSqlite(Queue):
                 request = operation.send(self._send(request))
         except StopIteration as done:
             return done.value
+
+    def _send(self, request: Any) -> Any:
+        raise NotImplementedError
+
+
+class BareSqlite(_Bare):
+    """A bare ``sqlite3`` connection.
+
+    Timed are the statements, ``BEGIN IMMEDIATE``, ``COMMIT``, and the switch of ``synchronous`` where durability
+    changes.
+    """
+
+    def __init__(self, path: str) -> None:
+        from harel.engine.queue.sqlite.ops import SqliteOps
+
+        super().__init__()
+        self._synchronous = ""
+        self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        self._ops = SqliteOps(path, "transport", fresh_first=True, poll_interval_s=1.0, create_schema=True)
+        self._run(self._ops.prepare())
+
+    def close(self) -> None:
+        self._connection.close()
 
     def _send(self, request: Any) -> Any:
         now = {"now": time.time()}
@@ -189,19 +207,73 @@ class BareSqlite(Queue):
         return replies
 
 
+class BarePostgres(_Bare):
+    """A bare psycopg connection in autocommit mode, which prepares what it is given often, as it does by default."""
+
+    def __init__(self, url: str) -> None:
+        from psycopg import RawCursor, connect
+
+        from harel.engine.queue.postgres.ops import PostgresOps
+
+        super().__init__()
+        Harel(url).close()  # it makes the schema
+        self._connection = connect(url, autocommit=True, cursor_factory=RawCursor)
+        self._ops = PostgresOps(
+            url, "public", clock=None, fresh_first=True, poll_interval_s=1.0, create_schema=False, soft=True
+        )
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _send(self, request: Any) -> Any:
+        began = time.perf_counter()
+        rows = self._connection.execute(request.statement, request.values).fetchall()
+        self._spent += time.perf_counter() - began
+        return rows
+
+
+class BareRedis(_Bare):
+    """A bare redis-py client: its ``evalsha``, with the same scripts, keys and arguments."""
+
+    def __init__(self, url: str) -> None:
+        from redis import Redis
+
+        from harel.engine.queue.redis.ops import RedisOps
+
+        super().__init__()
+        self._client: Any = Redis.from_url(url)
+        self._ops = RedisOps(url, "harel", clock=None, fresh_first=True, poll_interval_s=1.0)
+        self._known: set[bytes] = set()
+        self._run(self._ops.prepare())
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _send(self, request: Any) -> Any:
+        script = request.script
+        if script.sha not in self._known:
+            self._client.script_load(script.text)
+            self._known.add(script.sha)
+        began = time.perf_counter()
+        reply = self._client.evalsha(script.sha, len(request.keys), *request.keys, *request.args)
+        self._spent += time.perf_counter() - began
+        return reply
+
+
 def _payload(number: int) -> dict[str, Any]:
     return {"order": number, "carrier": "a small message"}
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A Python of its own, made with what pip calls ``requirement``."""
+    """A Python of its own, made with what pip calls requirements."""
 
     name: str
-    requirement: str
+    requirements: tuple[str, ...]
 
 
-PEER_090 = Environment("harel-0.9.0", "harel==0.9.0")
+PEER_090 = Environment("harel-0.9.0", ("harel[postgres,redis]==0.9.0", "hiredis"))
+"""With hiredis, which its extra leaves out: the same drivers for both, so that the difference is not theirs."""
 
 
 @dataclass(frozen=True)
@@ -212,63 +284,59 @@ class Contender:
     name: str
     """What the tables call it."""
     backend: str
-    open: Callable[[Path], Queue]
-    """From a folder of its own to the queue there, an existing one if there is one."""
+    open: Callable[[str], Queue]
+    """From a place of its own, a folder or the URL of a server's database, to the queue there."""
     role: str
     """``ours``, ``peer``, or ``limit`` for what ours is held against."""
+    durable: str
+    """What it says, or is known, to be durable to."""
     batches: bool = True
     environment: Environment | None = None
     """Where it runs; ``None`` is this Python."""
-    durable: str = ""
-    """What it says, or is known, to be durable to."""
-
-    @property
-    def on_disk(self) -> bool:
-        return self.backend != "memory"
 
 
 OURS = "harel"
 PEER = "harel 0.9.0"
-BARE = "bare sqlite3"
+BARE = {"sqlite": "bare sqlite3", "postgres": "bare psycopg", "redis": "bare EVALSHA"}
+
+
+def _ours(backend: str, url: Callable[[str], str], durable: str) -> Contender:
+    return Contender(f"harel-{backend}", OURS, backend, lambda place: Harel(url(place)), "ours", durable)
+
+
+def _peer(backend: str, open_: Callable[[str], Queue], durable: str = "as far as its syncs tell") -> Contender:
+    return Contender(f"peer-{backend}", PEER, backend, open_, "peer", durable, batches=False, environment=PEER_090)
+
+
+def _bare(backend: str, open_: Callable[[str], Queue], durable: str) -> Contender:
+    return Contender(f"bare-{backend}", BARE[backend], backend, open_, "limit", durable)
+
 
 _IN_THE_PROCESS = "nothing: it ends with its process"
+_IN_THE_SERVER = "nothing: the server writes to no disk"
 
 CONTENDERS = (
-    Contender("harel-memory", OURS, "memory", lambda _: Harel("memory://"), "ours", durable=_IN_THE_PROCESS),
-    Contender(
-        "peer-memory",
-        PEER,
-        "memory",
-        lambda _: Harel090("InMemoryTransport"),
-        "peer",
-        batches=False,
-        environment=PEER_090,
-        durable=_IN_THE_PROCESS,
-    ),
-    Contender(
-        "harel-sqlite",
-        OURS,
+    _ours("memory", lambda _: "memory://", _IN_THE_PROCESS),
+    _peer("memory", lambda _: Harel090("InMemoryTransport"), _IN_THE_PROCESS),
+    _ours(
         "sqlite",
-        lambda folder: Harel(f"sqlite:///{folder / FILE}"),
-        "ours",
-        durable="publish and ack to a power cut (synchronous=FULL); claim to a crash of the process (NORMAL)",
+        lambda place: f"sqlite:///{place}/{FILE}",
+        "publish and ack to a power cut (synchronous=FULL); claim to a crash of the process (NORMAL)",
     ),
-    Contender(
-        "peer-sqlite",
-        PEER,
+    _peer("sqlite", lambda place: Harel090("SqliteTransport", f"{place}/{FILE}")),
+    _bare(
         "sqlite",
-        lambda folder: Harel090("SqliteTransport", str(folder / FILE)),
-        "peer",
-        batches=False,
-        environment=PEER_090,
-        durable="as far as its syncs tell",
+        lambda place: BareSqlite(f"{place}/{FILE}"),
+        "as harel: the same statements and the same switching of synchronous",
     ),
-    Contender(
-        "bare-sqlite",
-        BARE,
-        "sqlite",
-        lambda folder: BareSqlite(str(folder / FILE)),
-        "limit",
-        durable="as harel: the same statements and the same switching of synchronous",
+    _ours(
+        "postgres",
+        lambda place: place,
+        "publish and ack to a power cut; a crash of the server may forget a claim (synchronous_commit=off for it)",
     ),
+    _peer("postgres", lambda place: Harel090("PostgresTransport.from_dsn", place)),
+    _bare("postgres", BarePostgres, "as harel: the same calls of the same functions"),
+    _ours("redis", lambda place: place, _IN_THE_SERVER),
+    _peer("redis", lambda place: Harel090("RedisTransport.from_url", place), _IN_THE_SERVER),
+    _bare("redis", BareRedis, _IN_THE_SERVER),
 )

@@ -8,9 +8,9 @@ import sqlite3
 import subprocess
 from pathlib import Path
 
-from benchmarks.rounds import ROOT, Folders
+from benchmarks.folders import ROOT, Folders, filesystem_of, is_in_memory
 
-__all__ = ["describe", "filesystem_of", "is_in_memory"]
+__all__ = ["describe"]
 
 
 def describe(folders: Folders, peers: dict[str, str]) -> list[tuple[str, str]]:
@@ -29,23 +29,6 @@ def describe(folders: Folders, peers: dict[str, str]) -> list[tuple[str, str]]:
         ("harel", _revision()),
         *peer_versions,
     ]
-
-
-def filesystem_of(folder: Path) -> tuple[str, str]:
-    """Return the type of a folder's file system and its device."""
-    mounts = Path("/proc/mounts")
-    if not mounts.exists():
-        return "unknown", "unknown"
-    path = folder.resolve()
-    entries = [line.split()[:3] for line in mounts.read_text().splitlines()]
-    over = [(point, kind, device) for device, point, kind in entries if path.is_relative_to(point)]
-    # Of mounts on the same place the last one is seen.
-    _, kind, device = max(enumerate(over), key=lambda entry: (len(entry[1][0]), entry[0]))[1]
-    return kind, device
-
-
-def is_in_memory(folder: Path) -> bool:
-    return filesystem_of(folder)[0] in ("tmpfs", "ramfs")
 
 
 def _cpu() -> str:

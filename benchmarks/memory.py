@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.contenders import CONTENDERS, KIND
-from benchmarks.rounds import ROOT, Effort, Folders, Results, worker
+from benchmarks.folders import ROOT, Folders
+from benchmarks.processes import worker
+from benchmarks.results import Results
+from benchmarks.rounds import Effort
 
 __all__ = ["Filled", "Published", "fill_memory", "publish_files"]
 
@@ -41,12 +44,10 @@ def fill_memory(effort: Effort, folders: Folders, results: Results) -> list[Fill
     filled = []
     for groups in (1_000, effort.grown):
         for contender in CONTENDERS:
-            if contender.on_disk or contender.key in results.missing:
+            if contender.backend != "memory" or contender.key in results.missing:
                 continue
             with worker(contender, folders.cache) as process:
-                process.ask(
-                    "open", folder=folders.data / f"grow-{contender.key}-{groups}", scratch="", groups=0, messages=0
-                )
+                process.ask("open", place="")
                 grown = process.ask("grow", groups=groups, messages=effort.grown)["bytes"]
             filled.append(Filled(contender.name, contender.role, groups, effort.grown, grown))
     return filled

@@ -1,174 +1,70 @@
-"""Workers, and the rounds that are taken from them in turn."""
+"""The rounds that are taken from the workers in turn."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
+import shutil
 import time
-import venv
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-from benchmarks.contenders import CONTENDERS, Contender, Environment
-from benchmarks.workloads import FIGURES, WORKLOADS
+from benchmarks.contenders import CONTENDERS, OURS, Contender
+from benchmarks.folders import Folders
+from benchmarks.processes import Process, worker
+from benchmarks.results import Cell, Results
+from benchmarks.servers import Server
+from benchmarks.workloads import URGENT, WORKLOADS
 
-__all__ = [
-    "ROOT",
-    "Cell",
-    "Effort",
-    "Folders",
-    "Process",
-    "Results",
-    "Spread",
-    "depth",
-    "measure",
-    "python_of",
-    "worker",
-]
-
-ROOT = Path(__file__).resolve().parent.parent
+__all__ = ["Effort", "Scene", "Snapshot", "depth", "measure", "set_up"]
 
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is measured together on one backend: a round of everything, then the next round of everything."""
+
+    title: str
+    sizes: tuple[int, ...]
+    """Numbers of groups."""
+    workloads: tuple[str, ...]
+    seconds: float
+    """How long the claims of a round are to take."""
+    most: int
+    """How many messages a round takes at most."""
+    ours_only: bool = False
+    urgent: bool = False
+    """Whether there are some groups of a higher priority too."""
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        return WORKLOADS[self.workloads[0]].figures
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """For how long claims go on beside an old snapshot."""
+
+    claims: int
+    minutes: float = 0.0
+    """Instead of so many claims, if not 0."""
 
 
 @dataclass(frozen=True)
 class Effort:
     """How much is measured."""
 
-    sizes: tuple[int, ...]
-    """Numbers of groups."""
     rounds: int
-    seconds: dict[str, float]
-    """How long the claims of a round are to take, by backend."""
-    most: dict[str, int]
-    """How many messages a round takes at most, by backend."""
+    scenes: dict[str, tuple[Scene, ...]]
+    """By backend."""
     grown: int
     """Messages that the in-memory queue is filled with."""
     lines: tuple[int, int]
     """Lines of the small and of the large file that are published."""
-
-
-@dataclass(frozen=True)
-class Folders:
-    cache: Path
-    """Keeps the peers' environments."""
-    data: Path
-    """On the disk that is measured."""
-    scratch: Path
-    """In memory, if there is such a folder."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What one series of rates is about."""
-
-    contender: str
-    backend: str
-    workload: str
-    figure: str
-    groups: int
-
-
-@dataclass(frozen=True)
-class Spread:
-    """The middle and both ends of what the rounds gave."""
-
-    middle: float
-    least: float
-    most: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        return cls(median(values), min(values), max(values))
-
-
-@dataclass
-class Results:
-    """Messages a second, round by round; the same place in two series is the same round."""
-
-    rates: dict[Cell, list[float]] = field(default_factory=dict)
-    counts: dict[Cell, int] = field(default_factory=dict)
-    """How many messages a round has."""
-    profiles: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
-    """By backend and workload, of our own."""
-    sync_s: list[float] = field(default_factory=list)
-    """Seconds to write 4 KiB and sync, probed in every round."""
-    missing: dict[str, str] = field(default_factory=dict)
-    """Contenders that could not be had, and why."""
-
-    def spread(self, cell: Cell) -> Spread | None:
-        rates = self.rates.get(cell)
-        return Spread.of(rates) if rates else None
-
-    def ratio(self, over: Cell, under: Cell) -> Spread | None:
-        """Return how many times faster one is than another, round by round."""
-        pairs = zip(self.rates.get(over, ()), self.rates.get(under, ()), strict=False)
-        ratios = [one / other for one, other in pairs]
-        return Spread.of(ratios) if ratios else None
-
-
-class Process:
-    """A worker's process."""
-
-    def __init__(self, contender: Contender, python: str, before: Sequence[str] = ()) -> None:
-        self._process = subprocess.Popen(
-            [*before, python, "-m", "benchmarks.worker", contender.key],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._name = f"{contender.name} ({contender.backend})"
-
-    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """Have a command carried out, and wait for the answer."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps({"do": do, **arguments}, default=str), file=self._process.stdin, flush=True)
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"The worker of {self._name} ended while it was to {do}.")
-        answer: dict[str, Any] = json.loads(line)
-        if "error" in answer:
-            raise RuntimeError(f"{self._name} could not {do}:\n{answer['error']}")
-        return answer
-
-    def __enter__(self) -> Process:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-
-
-@contextmanager
-def worker(contender: Contender, cache: Path, before: Sequence[str] = ()) -> Iterator[Process]:
-    """Start a contender's process in its environment."""
-    with Process(contender, python_of(contender.environment, cache), before) as process:
-        yield process
-
-
-def python_of(environment: Environment | None, cache: Path) -> str:
-    """Return the Python of an environment, which is made if it is not there yet."""
-    if environment is None:
-        return sys.executable
-    folder = cache / f"{environment.name}-py{sys.version_info.major}.{sys.version_info.minor}"
-    python = folder / "bin" / "python"
-    finished = folder / "finished"
-    if not finished.exists():
-        venv.create(folder, with_pip=True, clear=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-qq", environment.requirement], check=True)
-        finished.touch()
-    return str(python)
+    snapshot: Snapshot
 
 
 @dataclass(frozen=True)
@@ -177,7 +73,10 @@ class _Seat:
 
     contender: Contender
     groups: int
+    extra: int
+    """Groups besides."""
     process: Process
+    place: str
 
 
 @dataclass(frozen=True)
@@ -189,47 +88,97 @@ class _Part:
     count: int
 
 
-def measure(backend: str, effort: Effort, folders: Folders, results: Results, say: Say) -> None:
-    """Measure all contenders of a backend: a round of everything, then the next round of everything.
+def measure(
+    backend: str, effort: Effort, folders: Folders, results: Results, say: Say, server: Server | None = None
+) -> None:
+    """Measure all contenders of a backend.
 
-    So a comparison of contenders, of sizes or of workloads is one of rounds that lie side by side.
+    In a scene a comparison of contenders, of sizes or of workloads is one of rounds that lie side by side.
     """
-    with ExitStack() as stack:
-        seats = list(_seats(backend, effort, folders, results, say, stack))
-        parts = [_Part(seat, name, _calibrate(seat, name, effort)) for seat in seats for name in _workloads(seat)]
-        for number in range(effort.rounds):
-            say(f"{backend}: round {number + 1} of {effort.rounds}")
-            if backend != "memory":
-                results.sync_s.append(_sync_seconds(folders.data))
-            for part in parts:
-                _take_round(part, results)
-        _profile(seats, results, effort, backend)
-        for seat in seats:
-            _check(seat)
+    for scene in effort.scenes[backend]:
+        with ExitStack() as stack:
+            seats = list(_seats(backend, scene, folders, results, say, server, stack))
+            parts = [
+                _Part(seat, name, _calibrate(seat, name, scene))
+                for seat in seats
+                for name in scene.workloads
+                if WORKLOADS[name].size == 1 or seat.contender.batches
+            ]
+            for number in range(effort.rounds):
+                say(f"{backend}, {scene.title}: round {number + 1} of {effort.rounds}")
+                if backend not in ("memory", "redis"):
+                    results.sync_s.append(_sync_seconds(folders.data))
+                for part in parts:
+                    _take_round(part, results)
+            _look_closer(parts, scene, results, server)
+            for seat in seats:
+                _check(seat)
 
 
 def _seats(
-    backend: str, effort: Effort, folders: Folders, results: Results, say: Say, stack: ExitStack
+    backend: str,
+    scene: Scene,
+    folders: Folders,
+    results: Results,
+    say: Say,
+    server: Server | None,
+    stack: ExitStack,
 ) -> Iterator[_Seat]:
-    for groups in effort.sizes:
+    for groups in scene.sizes:
         for contender in CONTENDERS:
             if contender.backend != backend or contender.key in results.missing:
                 continue
+            if scene.ours_only and contender.role != "ours":
+                continue
             say(f"{backend}: {contender.name} gets {groups:,} groups")
             process = stack.enter_context(worker(contender, folders.cache))
-            at = f"{contender.key}-{groups}"
-            process.ask(
-                "open",
-                folder=folders.data / at,
-                scratch=folders.scratch / at,
+            place = set_up(
+                process,
+                contender,
+                folders,
+                server,
+                name=f"{contender.key}-{groups}",
                 groups=groups,
-                messages=groups * depth(groups, effort.most[backend]),
+                messages=groups * depth(groups, scene.most),
+                urgent=URGENT * depth(URGENT, scene.most) if scene.urgent else 0,
             )
-            yield _Seat(contender, groups, process)
+            yield _Seat(contender, groups, URGENT if scene.urgent else 0, process, place)
 
 
-def _workloads(seat: _Seat) -> list[str]:
-    return [name for name, workload in WORKLOADS.items() if workload.size == 1 or seat.contender.batches]
+def set_up(
+    process: Process,
+    contender: Contender,
+    folders: Folders,
+    server: Server | None,
+    *,
+    name: str,
+    groups: int,
+    messages: int,
+    urgent: int = 0,
+) -> str:
+    """Have a contender open a queue that is filled; return its place.
+
+    Where it has to be durable it is filled where or when that costs nothing, closed, and opened again: a peer without
+    batches would spend minutes waiting for the disk, and all of them begin with a queue that is settled.
+    """
+    much = {"groups": groups, "messages": messages}
+    if contender.backend == "memory":
+        process.ask("open", place="")
+        process.ask("grow", **much)
+        return ""
+    if server is not None:
+        place = server.place()
+        with server.filling(place):
+            process.ask("fill", place=place, urgent=urgent, **much)
+    else:
+        place = str(folders.data / name)
+        scratch = folders.scratch / name
+        scratch.mkdir()
+        process.ask("fill", place=scratch, **much)
+        shutil.copytree(scratch, place)
+        shutil.rmtree(scratch)
+    process.ask("open", place=place)
+    return place
 
 
 def depth(groups: int, most: int) -> int:
@@ -237,40 +186,54 @@ def depth(groups: int, most: int) -> int:
     return 1 + max(1, -(-most // groups))
 
 
-def _calibrate(seat: _Seat, workload: str, effort: Effort) -> int:
+def _calibrate(seat: _Seat, workload: str, scene: Scene) -> int:
     """Find how many messages make a round of about the time wanted. Also warms up."""
-    wanted, most = effort.seconds[seat.contender.backend], effort.most[seat.contender.backend]
-    step = WORKLOADS[workload].size
-    count = 10 if step == 1 else 2 * step
+    chosen = WORKLOADS[workload]
+    step = chosen.size
+    count = 10 if step == 1 else min(2 * step, scene.most)
     while True:
-        taken_s = seat.process.ask("round", workload=workload, count=count)["taken_s"]
-        fitting = int(min(most, max(count, count * wanted / taken_s))) // step * step
+        taken_s = count * seat.process.ask("round", workload=workload, count=count)[chosen.figures[-1]]["seconds"]
+        fitting = int(min(scene.most, max(count, count * scene.seconds / taken_s))) // step * step
         if fitting < 3 * count:
             return max(fitting, step)
         count = min(fitting, 20 * count)
 
 
 def _take_round(part: _Part, results: Results) -> None:
-    contender = part.seat.contender
-    rates = part.seat.process.ask("round", workload=part.workload, count=part.count)
-    for figure in FIGURES:
-        cell = Cell(contender.name, contender.backend, part.workload, figure, part.seat.groups)
-        results.rates.setdefault(cell, []).append(rates[figure])
+    halves = part.seat.process.ask("round", workload=part.workload, count=part.count)
+    for figure, half in halves.items():
+        cell = _cell(part, figure)
+        results.rates.setdefault(cell, []).append(1 / half["seconds"])
+        results.client_s.setdefault(cell, []).append(half["client_s"])
         results.counts[cell] = part.count
 
 
-def _profile(seats: Sequence[_Seat], results: Results, effort: Effort, backend: str) -> None:
-    for seat in seats:
-        if seat.contender.role == "ours" and seat.groups == max(effort.sizes):
-            for name in WORKLOADS:
-                count = effort.most[backend] // 5 // 50 * 50
-                results.profiles[backend, name] = seat.process.ask("profile", workload=name, count=count)
+def _cell(part: _Part, figure: str) -> Cell:
+    contender = part.seat.contender
+    return Cell(contender.name, contender.backend, part.workload, figure, part.seat.groups)
+
+
+def _look_closer(parts: Sequence[_Part], scene: Scene, results: Results, server: Server | None) -> None:
+    """See where the time of our own goes, at the largest size."""
+    for part in parts:
+        seat = part.seat
+        if seat.contender.name != OURS or seat.groups != max(scene.sizes) or scene.ours_only:
+            continue
+        count = scene.most // 5 // 500 * 500 or part.count
+        results.profiles[seat.contender.backend, part.workload] = seat.process.ask(
+            "profile", workload=part.workload, count=count
+        )
+        if server is not None:
+            for figure, do in (("claim+ack", "take"), ("publish", "give")):
+                before = server.busy_s(seat.place)
+                seat.process.ask(do, workload=part.workload, count=count)
+                results.server_s[_cell(part, figure)] = (server.busy_s(seat.place) - before) / count
 
 
 def _check(seat: _Seat) -> None:
     """See that every round met as many groups as it says."""
     found = seat.process.ask("count_groups")["groups"]
-    if found not in (None, seat.groups):
+    if found not in (None, seat.groups + seat.extra):
         raise RuntimeError(f"{seat.contender.key} ended with {found} groups, not {seat.groups}: the rates are void.")
     seat.process.ask("close")
 

@@ -7,43 +7,80 @@ from dataclasses import dataclass
 
 from benchmarks.contenders import BARE, OURS, PEER
 from benchmarks.memory import Filled, Published
-from benchmarks.rounds import Cell, Results, Spread
-from benchmarks.workloads import FIGURES, WORKLOADS
+from benchmarks.results import Cell, Results, Spread
+from benchmarks.rounds import Effort
+from benchmarks.snapshot import Beside
+from benchmarks.workloads import CLAIMS, FLOOR, LARGE_BATCHES, ONE, SMALL_BATCHES, WITH_FLOOR, in_words
 
-__all__ = ["Verdict", "judge"]
+__all__ = ["Measured", "Verdict", "judge"]
 
-FEW, MANY = 1_000, 100_000
+FEW, MANY, CROWD = 1_000, 100_000, 1_000_000
 DEARER_AT_MOST = 1.5
 MEMORY_RATE_AT_LEAST = 50_000
-OF_BARE_AT_LEAST = 0.7
-OF_PEER_AT_LEAST = 8.0
 MESSAGES_HELD = 1_000_000
 HELD_IN_LESS_THAN = 10**9
 FILE_GROWTH_AT_MOST = 1.1
+BESIDE_SNAPSHOT_AT_MOST = 2.0
 
-ONE, BATCHES = WORKLOADS
+OF_BARE_AT_LEAST = {"sqlite": 0.7, "redis": 0.85}
+OF_PEER_AT_LEAST = {
+    "sqlite": {(SMALL_BATCHES, "publish"): 8.0, (SMALL_BATCHES, "claim+ack"): 8.0},
+    "postgres": {
+        (ONE, "claim+ack"): 1.7,
+        (ONE, "publish"): 1.5,
+        (LARGE_BATCHES, "claim+ack"): 10.0,
+        (LARGE_BATCHES, "publish"): 15.0,
+    },
+    "redis": {
+        (ONE, "claim+ack"): 1.1,
+        (ONE, "publish"): 1.0,
+        (LARGE_BATCHES, "claim+ack"): 8.0,
+        (LARGE_BATCHES, "publish"): 8.0,
+    },
+}
+"""By backend, workload and figure: how many times the peer's rate one by one."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One target. ``met`` is ``None`` when this run did not measure it."""
+    """One target. ``met`` is ``None`` when this run did not measure it, or with less than it is about."""
 
     target: str
     measured: str
     met: bool | None
 
 
-def judge(results: Results, filled: Sequence[Filled], published: Published) -> list[Verdict]:
-    """Hold the results against every target. Where several cells count, the worst one decides."""
-    return [
-        _flat("memory", results),
-        _flat("sqlite", results),
-        _fast_in_memory(results),
-        _against_bare(results),
-        _against_peer(results),
-        *_held(filled),
-        _constant(published),
-    ]
+@dataclass(frozen=True)
+class Measured:
+    """What targets are held against."""
+
+    backends: Sequence[str]
+    results: Results
+    filled: Sequence[Filled] = ()
+    published: Published | None = None
+    beside: Sequence[Beside] = ()
+
+
+def judge(measured: Measured, effort: Effort) -> list[Verdict]:
+    """Hold what was measured against every target of its backends. Where several cells count, the worst one decides."""
+    results = measured.results
+    verdicts = []
+    for backend in measured.backends:
+        if backend in ("memory", "sqlite"):
+            verdicts.append(_flat(backend, results))
+        if backend == "memory":
+            verdicts += [_fast_in_memory(results), *_held(measured.filled)]
+        if backend in OF_BARE_AT_LEAST:
+            verdicts.append(_against_bare(backend, results))
+        verdicts += _against_peer(backend, results)
+        if backend in ("postgres", "redis"):
+            crowd = max(effort.scenes[backend][-1].sizes)
+            verdicts += [_crowded(backend, CLAIMS, crowd, results), _crowded(backend, WITH_FLOOR, crowd, results)]
+        if backend == "postgres":
+            verdicts.append(_beside_snapshot(measured.beside))
+    if measured.published is not None:
+        verdicts.append(_constant(measured.published))
+    return verdicts
 
 
 def _flat(backend: str, results: Results) -> Verdict:
@@ -52,6 +89,17 @@ def _flat(backend: str, results: Results) -> Verdict:
         f"{backend}: claim+ack at {MANY:,} groups costs at most {DEARER_AT_MOST} times what it costs at {FEW:,}",
         _times(dearer),
         None if dearer is None else dearer.middle <= DEARER_AT_MOST,
+    )
+
+
+def _crowded(backend: str, workload: str, crowd: int, results: Results) -> Verdict:
+    """Hold a crowd against few groups; a smaller one than the target's is measured, and not judged."""
+    dearer = results.ratio(_ours(backend, workload, "claim", FEW), _ours(backend, workload, "claim", crowd))
+    claim = "a claim" if workload == CLAIMS else f"a claim with floor {FLOOR}, behind groups of priority 0,"
+    return Verdict(
+        f"{backend}: {claim} at {CROWD:,} groups costs at most {DEARER_AT_MOST} times what it costs at {FEW:,}",
+        _times(dearer) + ("" if crowd == CROWD or dearer is None else f" at {crowd:,} groups"),
+        None if dearer is None or crowd != CROWD else dearer.middle <= DEARER_AT_MOST,
     )
 
 
@@ -64,33 +112,61 @@ def _fast_in_memory(results: Results) -> Verdict:
     )
 
 
-def _against_bare(results: Results) -> Verdict:
-    where, worst = _worst(results, ONE, BARE)
+def _against_bare(backend: str, results: Results) -> Verdict:
+    figures = ("publish", "claim+ack") if backend == "sqlite" else ("claim+ack",)
+    where, worst = _worst(results, backend, ONE, figures, BARE[backend])
+    what = {"sqlite": "the same statements in bare sqlite3", "redis": "bare EVALSHA calls of the same scripts"}
     return Verdict(
-        f"sqlite: one by one at least {OF_BARE_AT_LEAST} of the same statements in bare sqlite3",
+        f"{backend}: {' and '.join(figures)} one by one at least {OF_BARE_AT_LEAST[backend]} of {what[backend]}",
         f"{_times(worst)}{where}",
-        None if worst is None else worst.middle >= OF_BARE_AT_LEAST,
+        None if worst is None else worst.middle >= OF_BARE_AT_LEAST[backend],
     )
 
 
-def _against_peer(results: Results) -> Verdict:
-    where, worst = _worst(results, BATCHES, PEER)
-    return Verdict(
-        f"sqlite: in batches at least {OF_PEER_AT_LEAST:g} times the rate of {PEER}, which has none, one by one",
-        f"{_times(worst)}{where}",
-        None if worst is None else worst.middle >= OF_PEER_AT_LEAST,
-    )
+def _against_peer(backend: str, results: Results) -> list[Verdict]:
+    verdicts = []
+    for (workload, figure), at_least in OF_PEER_AT_LEAST.get(backend, {}).items():
+        where, worst = _worst(results, backend, workload, (figure,), PEER)
+        how = in_words(workload, figure)
+        verdicts.append(
+            Verdict(
+                f"{backend}: {figure} {how} at least {at_least:g} times the rate of {PEER} one by one",
+                f"{_times(worst)}{where}",
+                None if worst is None else worst.middle >= at_least,
+            )
+        )
+    return verdicts
 
 
-def _worst(results: Results, workload: str, other: str) -> tuple[str, Spread | None]:
+def _worst(
+    results: Results, backend: str, workload: str, figures: Sequence[str], other: str
+) -> tuple[str, Spread | None]:
     """Find where our rate is the smallest multiple of another's rate one by one."""
     found = []
-    for groups in sorted({cell.groups for cell in results.rates}):
-        for figure in FIGURES:
-            ratio = results.ratio(_ours("sqlite", workload, figure, groups), Cell(other, "sqlite", ONE, figure, groups))
+    for groups in sorted({cell.groups for cell in results.rates if cell.backend == backend}):
+        for figure in figures:
+            ratio = results.ratio(_ours(backend, workload, figure, groups), Cell(other, backend, ONE, figure, groups))
             if ratio is not None:
                 found.append((f", {figure} at {groups:,} groups, the lowest", ratio))
     return min(found, key=lambda each: each[1].middle, default=("", None))
+
+
+def _beside_snapshot(beside: Sequence[Beside]) -> Verdict:
+    target = (
+        "postgres: claims beside an old snapshot take, after long, at most "
+        f"{BESIDE_SNAPSHOT_AT_MOST:g} times what they took at first"
+    )
+    held = [each for each in beside if each.held]
+    if not held:
+        return Verdict(target, "not measured", None)
+    (run,) = held
+    middle, mean = run.last.middle / run.first.middle, run.last.mean / run.first.mean
+    return Verdict(
+        target,
+        f"{middle:.2f} by the median, {mean:.2f} by the mean, the last {run.stretch} of {run.claims:,} claims "
+        f"of {run.groups:,} groups in {run.minutes:.1f} minutes against the first",
+        max(middle, mean) <= BESIDE_SNAPSHOT_AT_MOST,
+    )
 
 
 def _held(filled: Sequence[Filled]) -> list[Verdict]:

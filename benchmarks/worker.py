@@ -10,7 +10,6 @@ import json
 import os
 import pstats
 import resource
-import shutil
 import sys
 import traceback
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import CONTENDERS, Contender, Queue
-from benchmarks.workloads import WORKLOADS, fill, messages_for
+from benchmarks.workloads import WORKLOADS, claim_times, fill, messages_for
 
 __all__ = ["LEAST_PUBLISHED"]
 
@@ -32,46 +31,60 @@ class Worker:
     def __init__(self, contender: Contender) -> None:
         self._contender = contender
         self._queue: Queue | None = None
+        self._taken: list[str] = []
 
     @property
     def queue(self) -> Queue:
         assert self._queue is not None, "tell it to open first"
         return self._queue
 
-    def open(self, folder: str, scratch: str, groups: int, messages: int) -> dict[str, Any]:
-        """Open a queue with so many groups and messages.
+    def fill(self, place: str, groups: int, messages: int, urgent: int = 0) -> dict[str, Any]:
+        """Fill a queue with so many groups and messages, and close it."""
+        self.open(place)
+        self._fill(groups, messages, urgent)
+        return self.close()
 
-        One on disk is filled in ``scratch``, closed, copied and opened again: a peer without batches would spend
-        minutes waiting for the disk, and all of them begin with a file that is settled.
-        """
-        Path(folder).mkdir(parents=True)
-        if self._contender.on_disk and groups:
-            first = Path(scratch)
-            first.mkdir(parents=True)
-            self._fill_and_close(first, groups, messages)
-            shutil.copytree(first, folder, dirs_exist_ok=True)
-            shutil.rmtree(first)
-        self._queue = self._contender.open(Path(folder))
-        if not self._contender.on_disk and groups:
-            fill(self.queue, groups, messages, batches=self._contender.batches)
+    def open(self, place: str) -> dict[str, Any]:
+        """Open the queue that lies there."""
+        self._queue = self._contender.open(place)
         return {}
 
-    def _fill_and_close(self, folder: Path, groups: int, messages: int) -> None:
-        queue = self._contender.open(folder)
-        fill(queue, groups, messages, batches=self._contender.batches)
-        queue.close()
-
     def round(self, workload: str, count: int) -> dict[str, Any]:
-        """Do a round; the marks let whoever watches the system calls tell its halves apart."""
+        """Do a round; return by figure the seconds that a message took, and those of a processor.
+
+        The marks let whoever watches the system calls tell its halves apart.
+        """
         chosen = WORKLOADS[workload]
+        publishes = "publish" in chosen.figures
         _mark()
-        taken_s, groups = chosen.take(self.queue, count)
+        taken, groups = chosen.take(self.queue, count)
         _mark()
-        messages = messages_for(self.queue, groups, max(count, LEAST_PUBLISHED))
+        messages = messages_for(self.queue, groups, max(count, LEAST_PUBLISHED if publishes else 0))
         _mark()
-        given_s = chosen.give(self.queue, messages)
+        given = chosen.give(self.queue, messages)
         _mark()
-        return {"claim+ack": count / taken_s, "publish": len(messages) / given_s, "taken_s": taken_s}
+        halves = {chosen.figures[-1]: (taken, count)} | ({"publish": (given, len(messages))} if publishes else {})
+        return {
+            figure: {"seconds": half.seconds / size, "client_s": half.client_s / size}
+            for figure, (half, size) in halves.items()
+        }
+
+    def take(self, workload: str, count: int) -> dict[str, Any]:
+        """Do the first half of a round."""
+        self._taken = WORKLOADS[workload].take(self.queue, count)[1]
+        return {}
+
+    def give(self, workload: str, count: int, groups: int = 0) -> dict[str, Any]:
+        """Do the second half, to the groups taken, or to the first so many that ``fill`` made."""
+        names = [f"order-{number:07}" for number in range(groups)] or self._taken
+        WORKLOADS[workload].give(self.queue, messages_for(self.queue, names, count))
+        return {}
+
+    def load(self, count: int) -> dict[str, Any]:
+        """Claim, settle and put back; return the seconds that each claim took."""
+        seconds, groups = claim_times(self.queue, count, 0)
+        self.queue.publish_many(messages_for(self.queue, groups, count))
+        return {"seconds": seconds}
 
     def profile(self, workload: str, count: int) -> dict[str, Any]:
         """Do a round under cProfile; return the functions that had the most time of their own."""
@@ -87,8 +100,11 @@ class Worker:
     def grow(self, groups: int, messages: int) -> dict[str, Any]:
         """Fill an open queue; return by how many bytes the process grew."""
         before = _resident_bytes()
-        fill(self.queue, groups, messages, batches=self._contender.batches)
+        self._fill(groups, messages)
         return {"bytes": _resident_bytes() - before}
+
+    def _fill(self, groups: int, messages: int, urgent: int = 0) -> None:
+        fill(self.queue, groups, messages, urgent=urgent, batches=self._contender.batches)
 
     def count_groups(self) -> dict[str, Any]:
         return {"groups": self.queue.count_groups()}

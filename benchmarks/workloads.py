@@ -7,27 +7,48 @@ timed, and the queue is after the round what it was before. So every round meets
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from benchmarks.contenders import Queue
 
-__all__ = ["BATCH", "FIGURES", "WORKLOADS", "Workload", "fill"]
+__all__ = [
+    "CLAIMS",
+    "FLOOR",
+    "LARGE_BATCHES",
+    "ONE",
+    "SMALL_BATCHES",
+    "URGENT",
+    "WITH_FLOOR",
+    "WORKLOADS",
+    "Timed",
+    "Workload",
+    "claim_times",
+    "fill",
+    "in_words",
+    "messages_for",
+]
 
 BATCH = 50
-FIGURES = ("publish", "claim+ack")
+LARGE_BATCH = 500
+FLOOR = 3
+URGENT = 100
+"""How many groups have the priority that a claim with a floor looks for."""
 WORKER = "bench-worker"
 VISIBILITY_S = 3600.0
 
 
 @dataclass
 class Timed:
-    """How long a section took, in seconds of the queue's own clock."""
+    """How long a section took, in seconds of the queue's own clock and of this process's processors."""
 
     seconds: float = 0.0
+    client_s: float = 0.0
 
 
 @contextmanager
@@ -38,11 +59,13 @@ def timed(queue: Queue) -> Iterator[Timed]:
     section = Timed()
     if queue.profiler is not None:
         queue.profiler.enable()
+    busy = time.process_time()
     began = queue.clock()
     try:
         yield section
     finally:
         section.seconds = queue.clock() - began
+        section.client_s = time.process_time() - busy
         if queue.profiler is not None:
             queue.profiler.disable()
         gc.enable()
@@ -50,23 +73,31 @@ def timed(queue: Queue) -> Iterator[Timed]:
 
 class Workload(Protocol):
     name: str
-    size: int
-    """How many messages go into one operation."""
+    figures: tuple[str, ...]
+    """What it measures: ``claim`` or ``claim+ack`` of the messages taken, ``publish`` of those given."""
+    batches: Mapping[str, int]
+    """By figure, how many messages go into one operation."""
 
-    def take(self, queue: Queue, count: int) -> tuple[float, list[str]]:
-        """Claim, read and settle this many messages; return the seconds and the groups that they were of."""
+    @property
+    def size(self) -> int:
+        """What a round's count has to be a multiple of."""
+        return max(self.batches.values())
+
+    def take(self, queue: Queue, count: int) -> tuple[Timed, list[str]]:
+        """Claim, read and settle this many messages; return the time, and the groups that they were of."""
         ...
 
-    def give(self, queue: Queue, messages: Sequence[tuple[str, Any, int]]) -> float:
-        """Publish these; return the seconds."""
+    def give(self, queue: Queue, messages: Sequence[tuple[str, Any, int]]) -> Timed:
+        """Publish these; return the time."""
         ...
 
 
 class OneByOne(Workload):
     name = "one by one"
-    size = 1
+    figures = ("publish", "claim+ack")
+    batches = MappingProxyType({"publish": 1, "claim+ack": 1})
 
-    def take(self, queue: Queue, count: int) -> tuple[float, list[str]]:
+    def take(self, queue: Queue, count: int) -> tuple[Timed, list[str]]:
         groups = []
         claim, ack = queue.claim, queue.ack
         with timed(queue) as section:
@@ -76,25 +107,29 @@ class OneByOne(Workload):
                 groups.append(lease.group_id)
                 if ack(lease) is False:
                     raise RuntimeError(f"A lease of {lease.group_id} was lost.")
-        return section.seconds, groups
+        return section, groups
 
-    def give(self, queue: Queue, messages: Sequence[tuple[str, Any, int]]) -> float:
+    def give(self, queue: Queue, messages: Sequence[tuple[str, Any, int]]) -> Timed:
         publish = queue.publish
         with timed(queue) as section:
             for group_id, event, _ in messages:
                 publish(group_id, event)
-        return section.seconds
+        return section
 
 
 class InBatches(Workload):
-    name = f"batches of {BATCH}"
-    size = BATCH
+    figures = ("publish", "claim+ack")
 
-    def take(self, queue: Queue, count: int) -> tuple[float, list[str]]:
+    def __init__(self, name: str, claimed: int, published: int) -> None:
+        self.name = name
+        self.batches = {"publish": published, "claim+ack": claimed}
+
+    def take(self, queue: Queue, count: int) -> tuple[Timed, list[str]]:
         groups = []
+        batch = self.batches["claim+ack"]
         with timed(queue) as section:
-            for _ in range(count // BATCH):
-                leases = queue.claim_many(WORKER, VISIBILITY_S, BATCH)
+            for _ in range(count // batch):
+                leases = queue.claim_many(WORKER, VISIBILITY_S, batch)
                 for lease in leases:
                     lease.event  # noqa: B018
                     groups.append(lease.group_id)
@@ -102,17 +137,77 @@ class InBatches(Workload):
                     raise RuntimeError("A lease was lost.")
         if len(groups) != count:
             raise RuntimeError(f"{len(groups)} of {count} messages could be claimed.")
-        return section.seconds, groups
+        return section, groups
 
-    def give(self, queue: Queue, messages: Sequence[tuple[str, Any, int]]) -> float:
-        batches = [messages[start : start + BATCH] for start in range(0, len(messages), BATCH)]
+    def give(self, queue: Queue, messages: Sequence[tuple[str, Any, int]]) -> Timed:
+        size = self.batches["publish"]
+        batches = [messages[start : start + size] for start in range(0, len(messages), size)]
         with timed(queue) as section:
             for batch in batches:
                 queue.publish_many(batch)
-        return section.seconds
+        return section
 
 
-WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in (OneByOne(), InBatches())}
+class Claims(Workload):
+    """Times the claims alone, one by one; what else there is comes in batches, so that it is over soon."""
+
+    figures = ("claim",)
+    batches = MappingProxyType({"claim": BATCH})
+
+    def __init__(self, name: str, floor: int) -> None:
+        self.name = name
+        self._floor = floor
+
+    def take(self, queue: Queue, count: int) -> tuple[Timed, list[str]]:
+        with timed(queue) as section:
+            seconds, groups = claim_times(queue, count, self._floor)
+        section.seconds = sum(seconds)
+        return section, groups
+
+    def give(self, queue: Queue, messages: Sequence[tuple[str, Any, int]]) -> Timed:
+        with timed(queue) as section:
+            queue.publish_many(messages)
+        return section
+
+
+def claim_times(queue: Queue, count: int, floor: int) -> tuple[list[float], list[str]]:
+    """Claim one by one and settle in batches; return how long each claim took, and the groups."""
+    seconds, groups = [], []
+    clock, claim = queue.clock, queue.claim
+    for _ in range(count // BATCH):
+        leases = []
+        for _ in range(BATCH):
+            began = clock()
+            lease = claim(WORKER, VISIBILITY_S, floor)
+            seconds.append(clock() - began)
+            leases.append(lease)
+        groups += [lease.group_id for lease in leases]
+        if not all(queue.ack_many(leases)):
+            raise RuntimeError("A lease was lost.")
+    return seconds, groups
+
+
+ONE = "one by one"
+SMALL_BATCHES = "small batches"
+LARGE_BATCHES = "large batches"
+CLAIMS = "claims"
+WITH_FLOOR = f"claims with floor {FLOOR}"
+WORKLOADS: dict[str, Workload] = {
+    workload.name: workload
+    for workload in (
+        OneByOne(),
+        InBatches(SMALL_BATCHES, BATCH, BATCH),
+        InBatches(LARGE_BATCHES, BATCH, LARGE_BATCH),
+        Claims(CLAIMS, 0),
+        Claims(WITH_FLOOR, FLOOR),
+    )
+}
+
+
+def in_words(workload: str, figure: str) -> str:
+    """Say how many messages go into one operation."""
+    size = WORKLOADS[workload].batches[figure]
+    return f"in batches of {size}" if size > 1 else ONE
 
 
 def messages_for(queue: Queue, groups: Sequence[str], count: int) -> list[tuple[str, Any, int]]:
@@ -120,14 +215,20 @@ def messages_for(queue: Queue, groups: Sequence[str], count: int) -> list[tuple[
     return [(group_id, queue.event(number), 0) for number, group_id in enumerate(islice(cycle(groups), count))]
 
 
-def fill(queue: Queue, groups: int, messages: int, *, batches: bool) -> None:
-    """Publish so many messages, one to every group and then the next to every group."""
+def fill(queue: Queue, groups: int, messages: int, *, urgent: int, batches: bool) -> None:
+    """Publish so many messages, one to every group and then the next to every group; then the urgent ones."""
     at_once = 5_000
     numbers = iter(range(messages))
     while chunk := list(islice(numbers, at_once)):
-        batch = [(f"order-{number % groups:07}", queue.event(number), 0) for number in chunk]
-        if batches:
-            queue.publish_many(batch)
-        else:
-            for group_id, event, _ in batch:
-                queue.publish(group_id, event)
+        _publish(queue, [(f"order-{number % groups:07}", queue.event(number), 0) for number in chunk], batches=batches)
+    named = [(f"urgent-{number % URGENT:07}", queue.event(number), FLOOR) for number in range(urgent)]
+    if named:
+        queue.publish_many(named)
+
+
+def _publish(queue: Queue, messages: Sequence[tuple[str, Any, int]], *, batches: bool) -> None:
+    if batches:
+        queue.publish_many(messages)
+        return
+    for group_id, event, _ in messages:
+        queue.publish(group_id, event)

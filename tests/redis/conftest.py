@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import redis
 import redis.asyncio
 
-import redis
 from harel import Transport
 from harel.engine.aio_transport import AsyncRedisTransport
 from harel.engine.queue.redis.ops import RedisOps

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import redis
 import redis.asyncio
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
@@ -14,7 +15,6 @@ from redis.retry import Retry
 import harel
 import harel.engine.aio_transport
 import harel.engine.transport
-import redis
 from harel import ConfigError, Event, InvalidMessage, TransportUnavailable
 from harel.config import Environment
 from tests.redis.cable import Cable

@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+import redis
 import redis.asyncio
 
-import redis
 from harel import Event, InvalidArgument, TransportUnavailable
 from harel.engine.aio_transport import AsyncRedisTransport
 from tests.redis.cable import Cable

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+import redis
 from redis.crc import key_slot
 
-import redis
 from harel import Event, Lease, Message, SchemaMismatch, Transport
 from harel.testing import ManualClock
 from tests.redis.conftest import Twin

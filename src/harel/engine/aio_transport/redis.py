@@ -82,7 +82,7 @@ class AsyncRedisTransport(RedisBase, AsyncFace):
             await asyncio.sleep(0)
         while (connection := self._spare.take()) is not None:
             try:
-                if not await connection.can_read():
+                if not await _can_read(connection):
                     return connection
             except FAILED:
                 pass
@@ -118,6 +118,11 @@ class AsyncRedisTransport(RedisBase, AsyncFace):
         await arun(self._ears.close(), _call)
         if self._close_client:
             await self._client.aclose()
+
+
+async def _can_read(connection: Any) -> bool:
+    look = getattr(connection, "can_read", None) or connection.can_read_destructive  # its name before redis-py 8
+    return bool(await look())
 
 
 async def _asked(connection: Any, command: bytes) -> Any:

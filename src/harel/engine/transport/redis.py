@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+import redis
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
-import redis
 from harel.engine.queue.face import Face, SyncFace
 from harel.engine.queue.op import Op, run
 from harel.engine.queue.redis.ops import Hear, Hush, Listen, RedisOps, Script

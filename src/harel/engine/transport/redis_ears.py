@@ -104,7 +104,7 @@ class Ears:
             yield from _cut(ear.subscription)
 
     def _subscribe(self, ear: Ear) -> Op[bool]:
-        while not self._closed:
+        while not self._closed and hasattr(self._client, "pubsub"):  # an old redis-py's async cluster has none
             try:
                 subscription, is_new = self._idle.pop(), False
             except IndexError:
