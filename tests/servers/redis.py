@@ -43,11 +43,16 @@ def server(config: Mapping[str, str] | None = None, folder: Path | None = None) 
 
 
 def _free_port() -> int:
-    """Ask the system; two sessions that search upwards from the same number find the same port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Ask the system; two sessions that search upwards from the same number find the same port.
+
+    A node of a cluster takes the port 10,000 above its own as well.
+    """
+    port = 65_535
+    while port + 10_000 > 65_535:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+    return port
 
 
 def prefix_in(folder: Path) -> str:

@@ -6,9 +6,11 @@ import asyncio
 import importlib
 import logging
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -123,13 +125,25 @@ def _module(name: str) -> ModuleType:
         ) from error
 
 
+@contextmanager
+def _signals_stop(stop: Callable[[], None]) -> Iterator[None]:
+    """Let a signal stop the worker also before it has begun and after it has ended."""
+    before = {number: signal.signal(number, lambda *_: stop()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _work(url: str, handler: Callable[..., Any], options: dict[str, Any], announce: str) -> None:
     from harel.engine.worker import Worker
 
     with open_queue(url) as queue:
         runner = Worker(queue, handler, **options)
-        note(announce)
-        runner.run()
+        with _signals_stop(runner.stop):
+            note(announce)
+            runner.run()
 
 
 async def _work_async(url: str, handler: Callable[..., Any], options: dict[str, Any], announce: str) -> None:
@@ -138,7 +152,8 @@ async def _work_async(url: str, handler: Callable[..., Any], options: dict[str, 
     queue = await connect_async(url)
     try:
         runner = AsyncWorker(queue, handler, **options)
-        note(announce)
-        await runner.run()
+        with _signals_stop(runner.stop):
+            note(announce)
+            await runner.run()
     finally:
         await queue.close()

@@ -260,13 +260,16 @@ def _signals_stop(worker: WorkerBase[Any, Any]) -> Iterator[None]:
     """Let SIGTERM and SIGINT stop the worker, where this is the main thread, which alone may say so."""
     signals = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
     loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in signals}
     for number in signals:
         loop.add_signal_handler(number, worker.stop)
     try:
         yield
     finally:
-        for number in signals:
+        for number, handler in before.items():
             loop.remove_signal_handler(number)
+            if handler is not None:  # None: it was not set from Python
+                signal.signal(number, handler)
 
 
 def is_async_handler(handler: Callable[..., Any]) -> bool:
