@@ -101,6 +101,9 @@ class Told:
     def run(self) -> None:
         pass
 
+    def stop(self) -> None:
+        pass
+
 
 def test_the_options_reach_the_worker(harel: Harel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "Worker", Told)
