@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import TypeVar, get_args
 
@@ -74,9 +75,9 @@ class Checked:
         self._must_be_open()
         _check_name("worker_id", worker_id, MAX_WORKER_ID_BYTES)
         self._check_seconds("visibility", visibility, SHORTEST_S)
-        _check_limit(limit)
+        most = _bounded_limit(limit)
         self._check_priority("min_priority", min_priority)
-        return self._ops.claim(worker_id, visibility, limit, min_priority)
+        return self._ops.claim(worker_id, visibility, most, min_priority)
 
     def ack(self, lease: Lease) -> Op[bool]:
         self._check_lease(lease)
@@ -120,16 +121,15 @@ class Checked:
         self._must("groups")
         if state is not None and state not in _STATES:
             raise InvalidArgument(f"state must be one of {', '.join(_STATES)}, not {shown(state)}.")
-        _check_limit(limit)
+        most = _bounded_limit(limit)
         if after is not None:
             _check_name("after", after, MAX_GROUP_ID_BYTES)
-        return self._ops.groups(state, limit, after)
+        return self._ops.groups(state, most, after)
 
     def peek(self, group_id: str, limit: int) -> Op[list[StoredMessage]]:
         self._must("peek")
         _check_name("group_id", group_id, MAX_GROUP_ID_BYTES)
-        _check_limit(limit)
-        return self._ops.peek(group_id, limit)
+        return self._ops.peek(group_id, _bounded_limit(limit))
 
     def hold(self, group_id: str) -> Op[bool]:
         self._must("hold")
@@ -150,15 +150,13 @@ class Checked:
         self._must("dead_letters")
         if group_id is not None:
             _check_name("group_id", group_id, MAX_GROUP_ID_BYTES)
-        _check_limit(limit)
-        if after is not None:
-            _check_seq("after", after)
-        return self._ops.dead_letters(group_id, limit, after)
+        most = _bounded_limit(limit)
+        least = None if after is None else _bounded_seq("after", after)
+        return self._ops.dead_letters(group_id, most, least)
 
     def redrive(self, dead_letter_id: int) -> Op[bool]:
         self._must("dead_letters")
-        _check_seq("dead_letter_id", dead_letter_id)
-        return self._ops.redrive(dead_letter_id)
+        return self._ops.redrive(_bounded_seq("dead_letter_id", dead_letter_id))
 
     def _pack(self, group_id: str, event: Event, priority: int) -> Packed:
         _check_name("group_id", group_id, MAX_GROUP_ID_BYTES)
@@ -229,14 +227,18 @@ def _check_name(name: str, value: str, most: int) -> None:
         raise InvalidArgument(f"{name} takes {size:,} bytes; at most {most} are allowed. It is {shown(value)}.")
 
 
-def _check_limit(limit: int) -> None:
+def _bounded_limit(limit: int) -> int:
+    """Check a limit, and return one that says the same and that every driver can hold."""
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         raise InvalidArgument(f"limit must be an int of at least 1, not {shown(limit)}.")
+    return min(limit, sys.maxsize)
 
 
-def _check_seq(name: str, seq: int) -> None:
+def _bounded_seq(name: str, seq: int) -> int:
+    """Check a seq, and return it, or the largest that there can be."""
     if isinstance(seq, bool) or not isinstance(seq, int) or seq < 0:
         raise InvalidArgument(f"{name} must be a dead letter's seq, an int that is not negative, not {shown(seq)}.")
+    return min(seq, 2**63 - 1)
 
 
 def _nothing(result: T) -> Op[T]:

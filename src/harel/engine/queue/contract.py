@@ -255,7 +255,8 @@ class Packed(msgspec.Struct, frozen=True):
 class Operations(Protocol):
     """What a backend writes: each operation once, without I/O.
 
-    Arguments arrive checked. An operation for one lease and one for many are the same, so there is one.
+    Arguments arrive checked, and limits and seqs fit 64 bits. An operation for one lease and one for many are the
+    same, so there is one.
     """
 
     queue: str

@@ -6,7 +6,6 @@ Each core operation is O(log n) in the number of groups and constant in the numb
 from __future__ import annotations
 
 import heapq
-import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -210,15 +209,13 @@ class MemoryQueue:
         names = sorted(self._groups)
         start = 0 if after is None else bisect_right(names, after)
         infos = (self._info(self._groups[name], now) for name in islice(names, start, None))
-        return list(islice((info for info in infos if state in (None, info.state)), _bounded(limit)))
+        return list(islice((info for info in infos if state in (None, info.state)), limit))
 
     def peek(self, group_id: str, limit: int) -> list[StoredMessage]:
         group = self._groups.get(group_id)
         if group is None:
             return []
-        return [
-            StoredMessage(seq=message.seq, raw=message.raw) for message in islice(group.messages(), _bounded(limit))
-        ]
+        return [StoredMessage(seq=message.seq, raw=message.raw) for message in islice(group.messages(), limit)]
 
     def hold(self, group_id: str) -> bool:
         group = self._groups.get(group_id)
@@ -262,7 +259,7 @@ class MemoryQueue:
     def dead_letters(self, group_id: str | None, limit: int, after: int | None) -> list[DeadLetter]:
         seqs = sorted(seq for seq in self._dead if after is None or seq > after)
         letters = (self._dead[seq] for seq in seqs)
-        return list(islice((letter for letter in letters if group_id in (None, letter.group_id)), _bounded(limit)))
+        return list(islice((letter for letter in letters if group_id in (None, letter.group_id)), limit))
 
     def redrive(self, seq: int) -> bool:
         letter = self._dead.pop(seq, None)
@@ -355,7 +352,3 @@ class MemoryQueue:
             messages=sum(1 for _ in islice(group.messages(), BACKLOG_COUNTED)),
             priority=group.priority,
         )
-
-
-def _bounded(limit: int) -> int:
-    return min(limit, sys.maxsize)

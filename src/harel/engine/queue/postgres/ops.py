@@ -35,8 +35,9 @@ from harel.engine.queue.postgres.schema import (
     tables_ddl,
 )
 from harel.engine.queue.postgres.walk import Walk
+from harel.engine.queue.rows import dead_letters, group_infos, queue_stats, stored_messages
 from harel.engine.queue.schedule import FRESH, LONGEST_S
-from harel.engine.queue.tokens import token_stem, worker_of
+from harel.engine.queue.tokens import token_stem
 from harel.errors import ConfigError, SchemaMismatch
 
 __all__ = ["Call", "Listening", "PostgresOps", "Script", "Transaction", "schema_ddl"]
@@ -205,7 +206,7 @@ class PostgresOps:
         walk = self._walks[min_priority]
         began = walk.begin()
         stem = token_stem(worker_id)
-        which = (f"{stem}{1:012x}",) if limit == 1 else (stem, _within_int64(limit))
+        which = (f"{stem}{1:012x}",) if limit == 1 else (stem, limit)
         rows = yield self._call(
             claim_function(min_priority, many=limit > 1),
             *which,
@@ -271,27 +272,15 @@ class PostgresOps:
 
     def stats(self) -> Op[QueueStats]:
         (row,) = yield self._call("harel_stats", self._now())
-        return QueueStats(**dict(zip(QueueStats.__struct_fields__, row, strict=True)))
+        return queue_stats(row)
 
     def groups(self, state: GroupState | None, limit: int, after: str | None) -> Op[list[GroupInfo]]:
-        rows = yield self._call("harel_groups", state, _within_int64(limit), after or "", BACKLOG_COUNTED, self._now())
-        return [
-            GroupInfo(
-                group_id=group_id,
-                state=state,
-                since=since,
-                until=until,
-                holder=worker_of(token) if token else None,
-                attempts=attempts,
-                messages=messages,
-                priority=priority,
-            )
-            for group_id, state, since, until, token, attempts, messages, priority in rows
-        ]
+        rows = yield self._call("harel_groups", state, limit, after or "", BACKLOG_COUNTED, self._now())
+        return group_infos(rows)
 
     def peek(self, group_id: str, limit: int) -> Op[list[StoredMessage]]:
-        rows = yield self._call("harel_peek", group_id, _within_int64(limit))
-        return [StoredMessage(seq=seq, raw=raw) for seq, raw in rows]
+        rows = yield self._call("harel_peek", group_id, limit)
+        return stored_messages(rows)
 
     def hold(self, group_id: str) -> Op[bool]:
         return self._value("harel_hold", group_id, self._now())
@@ -303,14 +292,11 @@ class PostgresOps:
         return self._value("harel_purge", group_id, self._now())
 
     def dead_letters(self, group_id: str | None, limit: int, after: int | None) -> Op[list[DeadLetter]]:
-        rows = yield self._call(
-            "harel_dead_letters", group_id, _within_int64(limit), -1 if after is None else _within_int64(after)
-        )
-        names = ("seq", "group_id", "raw", "attempts", "priority", "reason", "rejected_at")
-        return [DeadLetter(**dict(zip(names, row, strict=True))) for row in rows]
+        rows = yield self._call("harel_dead_letters", group_id, limit, -1 if after is None else after)
+        return dead_letters(rows)
 
     def redrive(self, seq: int) -> Op[bool]:
-        return self._value("harel_redrive", _within_int64(seq), self._ahead, self._now())
+        return self._value("harel_redrive", seq, self._ahead, self._now())
 
     def _call(self, function: str, *values: Any) -> Call:
         statement = self._statements.get(function)
@@ -325,7 +311,3 @@ class PostgresOps:
 
     def _now(self) -> float | None:
         return None if self._clock is None else self._clock()
-
-
-def _within_int64(number: int) -> int:
-    return min(number, 2**63 - 1)

@@ -26,8 +26,9 @@ from harel.engine.queue.contract import (
     StoredMessage,
 )
 from harel.engine.queue.op import Op, Sleep
+from harel.engine.queue.rows import dead_letters, group_infos, queue_stats, stored_messages
 from harel.engine.queue.schedule import FRESH, HELD, HELD_FROM, LONGEST_S
-from harel.engine.queue.tokens import token_stem, worker_of
+from harel.engine.queue.tokens import token_stem
 from harel.errors import SchemaMismatch
 
 __all__ = ["SCHEMA_VERSION", "Read", "SqliteOps", "Write", "schema_ddl"]
@@ -151,7 +152,7 @@ class SqliteOps:
         yield Write(_each(self._sql["publish"], {"messages": _json(batch), "ahead": self._ahead}))
 
     def claim(self, worker_id: str, visibility: float, limit: int, min_priority: int) -> Op[list[Lease]]:
-        values = {"stem": token_stem(worker_id), "visibility": visibility, "limit": _within_int64(limit)}
+        values = {"stem": token_stem(worker_id), "visibility": visibility, "limit": limit}
         # If a power cut undoes a claim, the group is simply claimable again.
         (rows,) = yield Write(_each(self._claims[min_priority], values), durable=False)
         if len(rows) > 1:
@@ -192,18 +193,18 @@ class SqliteOps:
 
     def stats(self) -> Op[QueueStats]:
         (row,) = yield Read(self._sql["stats"][0], {})
-        return QueueStats(**dict(zip(QueueStats.__struct_fields__, row, strict=True)))
+        return queue_stats(row)
 
     def groups(self, state: GroupState | None, limit: int, after: str | None) -> Op[list[GroupInfo]]:
         rows = yield Read(
             self._sql["groups"][0],
-            {"state": state, "limit": _within_int64(limit), "after": after or "", "counted": BACKLOG_COUNTED},
+            {"state": state, "limit": limit, "after": after or "", "counted": BACKLOG_COUNTED},
         )
-        return [_group_info(*row) for row in rows]
+        return group_infos(rows)
 
     def peek(self, group_id: str, limit: int) -> Op[list[StoredMessage]]:
-        rows = yield Read(self._sql["peek"][0], {"group_id": group_id, "limit": _within_int64(limit)})
-        return [StoredMessage(seq=seq, raw=raw) for seq, raw in rows]
+        rows = yield Read(self._sql["peek"][0], {"group_id": group_id, "limit": limit})
+        return stored_messages(rows)
 
     def hold(self, group_id: str) -> Op[bool]:
         (rows,) = yield Write(_each(self._sql["hold"], {"group_id": group_id}))
@@ -223,15 +224,14 @@ class SqliteOps:
             statement,
             {
                 "group_id": group_id,
-                "limit": _within_int64(limit),
-                "after": -1 if after is None else _within_int64(after),
+                "limit": limit,
+                "after": -1 if after is None else after,
             },
         )
-        names = ("seq", "group_id", "raw", "attempts", "priority", "reason", "rejected_at")
-        return [DeadLetter(**dict(zip(names, row, strict=True))) for row in rows]
+        return dead_letters(rows)
 
     def redrive(self, seq: int) -> Op[bool]:
-        *_, rows = yield Write(_each(self._sql["redrive"], {"seq": _within_int64(seq), "ahead": self._ahead}))
+        *_, rows = yield Write(_each(self._sql["redrive"], {"seq": seq, "ahead": self._ahead}))
         return bool(rows)
 
     def _current(self, leases: Sequence[Lease]) -> tuple[str, Values]:
@@ -280,29 +280,3 @@ def _once(leases: Sequence[Lease], places: set[int]) -> list[bool]:
         answers.append(place in places and lease.token not in settled)
         settled.add(lease.token)
     return answers
-
-
-def _within_int64(number: int) -> int:
-    return min(number, 2**63 - 1)
-
-
-def _group_info(
-    group_id: str,
-    state: GroupState,
-    since: float,
-    until: float | None,
-    token: str | None,
-    attempts: int,
-    messages: int,
-    priority: int,
-) -> GroupInfo:
-    return GroupInfo(
-        group_id=group_id,
-        state=state,
-        since=since,
-        until=until,
-        holder=worker_of(token) if token else None,
-        attempts=attempts,
-        messages=messages,
-        priority=priority,
-    )
