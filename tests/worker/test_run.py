@@ -294,6 +294,37 @@ async def test_a_settlement_that_failed_is_made_when_the_server_is_back() -> Non
         assert (await queue.stats()).messages == 0
 
 
+async def test_what_was_settled_before_the_server_went_away_is_not_settled_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Flaky(Counted):
+        failures = 2
+
+        async def nack(self, lease: Lease, delay: float = 0.0) -> bool:
+            if self.failures:
+                self.failures -= 1
+                raise TransportUnavailable("db:5432 does not answer.")
+            return await super().nack(lease, delay)
+
+    together = asyncio.Barrier(2)
+
+    async def handle(event: Event) -> None:
+        await together.wait()
+        worker.stop()
+        if event.kind == "bad":
+            raise RuntimeError("again")
+
+    async with Flaky() as queue:
+        await queue.publish("a", Event("good"))
+        await queue.publish("b", Event("bad"))
+        worker = AsyncWorker(queue, handle)
+        with caplog.at_level(logging.WARNING, "harel.worker"):
+            await worker.run()
+        assert queue.acks == [1]
+        assert not [record for record in caplog.records if "was lost" in record.getMessage()]
+        assert [(group.group_id, group.state) for group in await queue.groups()] == [("b", "parked")]
+
+
 PROGRAM = """
 import sys, threading, harel
 

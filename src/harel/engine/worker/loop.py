@@ -233,19 +233,28 @@ class Loop:
         return Ack()
 
     async def _settle_finished(self) -> None:
-        finished = self._finished[:]
-        await self._settle(finished)
-        del self._finished[: len(finished)]
+        finished, self._finished = self._finished, []
+        try:
+            await self._settle(finished)
+        finally:
+            self._finished = finished + self._finished
 
     async def _settle(self, finished: list[tuple[Lease, Verdict]]) -> None:
+        """Settle these, and take off the list what is settled: after an error the rest is still to be."""
         acks = [lease for lease, verdict in finished if isinstance(verdict, Ack)]
-        kept = dict(zip(acks, await self._port.ack_many(acks), strict=True)) if acks else {}
-        for lease, verdict in finished:
+        if acks:
+            answers = await self._port.ack_many(acks)
+            finished[:] = [each for each in finished if not isinstance(each[1], Ack)]
+            for lease, still_held in zip(acks, answers, strict=True):
+                if not still_held:
+                    _log_lost(lease)
+        while finished:
+            lease, verdict = finished[0]
             if isinstance(verdict, Nack):
-                kept[lease] = await self._port.nack(lease, verdict.delay)
+                still_held = await self._port.nack(lease, verdict.delay)
             elif isinstance(verdict, Reject):
-                kept[lease] = await self._port.reject(lease, verdict.reason)
-        for lease, still_held in kept.items():
+                still_held = await self._port.reject(lease, verdict.reason)
+            del finished[0]
             if not still_held:
                 _log_lost(lease)
 
