@@ -10,7 +10,7 @@ demo: .venv/.harel
 	$(BIN)/harel demo
 
 test: .venv/.develop
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses logical --dist loadfile
 
 check: .venv/.develop docs
 	$(BIN)/ruff check .
@@ -43,5 +43,5 @@ clean:
 	@touch $@
 
 .venv/.develop: .venv/.harel requirements-dev.txt
-	$(PIP) --editable '.[redis,postgres]' --requirement requirements-dev.txt
+	$(PIP) --editable '.[all]' --requirement requirements-dev.txt
 	@touch $@

@@ -5,7 +5,9 @@ At most one message of a group is in flight at any moment, and a group's message
 
 from harel.config import connect, connect_async, connect_async_from_env, connect_from_env
 from harel.engine.queue.contract import (
+    AsyncBound,
     AsyncTransport,
+    Bound,
     Capabilities,
     DeadLetter,
     GroupInfo,
@@ -20,7 +22,9 @@ from harel.errors import (
     HarelError,
     InvalidArgument,
     InvalidMessage,
+    LeaseLost,
     NotSupported,
+    PartlyPublished,
     SchemaMismatch,
     TransportUnavailable,
 )
@@ -29,9 +33,11 @@ from harel.events import Event, Message
 __version__ = "1.0.0"
 
 __all__ = [
+    "AsyncBound",
     "AsyncContext",
     "AsyncTransport",
     "AsyncWorker",
+    "Bound",
     "Capabilities",
     "ConfigError",
     "Context",
@@ -42,8 +48,10 @@ __all__ = [
     "InvalidArgument",
     "InvalidMessage",
     "Lease",
+    "LeaseLost",
     "Message",
     "NotSupported",
+    "PartlyPublished",
     "QueueStats",
     "SchemaMismatch",
     "StoredMessage",

@@ -9,7 +9,9 @@ __all__ = [
     "HarelError",
     "InvalidArgument",
     "InvalidMessage",
+    "LeaseLost",
     "NotSupported",
+    "PartlyPublished",
     "SchemaMismatch",
     "TransportUnavailable",
     "shown",
@@ -34,6 +36,27 @@ class NotSupported(HarelError):
 
 class TransportUnavailable(HarelError):
     """The server or file could not be reached in time. The same call may be tried again."""
+
+
+class PartlyPublished(HarelError):
+    """A batch ended in the middle, on a backend whose batches are not all or nothing.
+
+    Parameters
+    ----------
+    published : int
+        How many messages, from the front, are stored. Of the next one it is not known; its ``__cause__`` says why.
+    """
+
+    def __init__(self, published: int, whole: int) -> None:
+        self.published: int = published
+        super().__init__(
+            f"Of {whole:,} messages the first {published:,} were published, and then it failed; "
+            "publish the others again, from there on."
+        )
+
+
+class LeaseLost(HarelError):
+    """A lease is not this worker's any more, and the transaction that was to settle it must not commit."""
 
 
 class SchemaMismatch(HarelError):

@@ -146,9 +146,12 @@ class NaiveOps:
         moved = yield partial(self.store.move, lease.group_id, lease.token, delay, free=True)
         return moved is not None
 
-    def extend(self, lease: Lease, visibility: float) -> Op[float | None]:
-        moved = yield partial(self.store.move, lease.group_id, lease.token, visibility)
-        return moved.number if moved else None
+    def extend(self, leases: Sequence[Lease], visibility: float) -> Op[list[float | None]]:
+        ends: list[float | None] = []
+        for lease in leases:
+            moved = yield partial(self.store.move, lease.group_id, lease.token, visibility)
+            ends.append(moved.number if moved else None)
+        return ends
 
     def reject(self, lease: Lease, reason: str) -> Op[bool]:
         (answer,) = yield from self.ack((lease,))

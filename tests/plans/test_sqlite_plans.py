@@ -25,7 +25,7 @@ OPERATIONS: dict[str, Callable[[], Op[Any]]] = {
     **{f"claim from {floor}": partial(OPS.claim, "w", 30.0, 5, floor) for floor in range(5)},
     "ack": lambda: OPS.ack((LEASE, LEASE)),
     "nack": lambda: OPS.nack(LEASE, 1.0),
-    "extend": lambda: OPS.extend(LEASE, 30.0),
+    "extend": lambda: OPS.extend((LEASE,), 30.0),
     "reject": lambda: OPS.reject(LEASE, "why"),
     "wait": lambda: OPS.wait(1.0),
     "groups": lambda: OPS.groups(None, 100, "g3"),

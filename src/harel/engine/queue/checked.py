@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar, get_args
 
 from harel.engine.queue.contract import (
@@ -84,10 +84,7 @@ class Checked:
         return _only(self._ops.ack((lease,)))
 
     def ack_many(self, leases: Iterable[Lease]) -> Op[list[bool]]:
-        self._must_be_open()
-        held = list(_each("leases", leases))
-        for lease in held:
-            self._check_lease(lease)
+        held = self._checked_leases(leases)
         return self._ops.ack(held) if held else _nothing([])
 
     def nack(self, lease: Lease, delay: float) -> Op[bool]:
@@ -98,7 +95,12 @@ class Checked:
     def extend(self, lease: Lease, visibility: float) -> Op[bool]:
         self._check_lease(lease)
         self._check_seconds("visibility", visibility, SHORTEST_S)
-        return _move(lease, self._ops.extend(lease, visibility))
+        return _only(_moved((lease,), self._ops.extend((lease,), visibility)))
+
+    def extend_many(self, leases: Iterable[Lease], visibility: float) -> Op[list[bool]]:
+        held = self._checked_leases(leases)
+        self._check_seconds("visibility", visibility, SHORTEST_S)
+        return _moved(held, self._ops.extend(held, visibility)) if held else _nothing([])
 
     def reject(self, lease: Lease, reason: str) -> Op[bool]:
         self._check_lease(lease)
@@ -114,7 +116,7 @@ class Checked:
         return self._ops.wait(timeout)
 
     def stats(self) -> Op[QueueStats]:
-        self._must_be_open()
+        self._must("stats")
         return self._ops.stats()
 
     def groups(self, state: GroupState | None, limit: int, after: str | None) -> Op[list[GroupInfo]]:
@@ -175,6 +177,10 @@ class Checked:
         if self.closed:
             raise InvalidArgument("This transport is closed; open a new one.")
 
+    def must_bind(self) -> None:
+        """Raise unless a transaction of the caller's can be used."""
+        self._must("bind")
+
     def _must(self, capability: str) -> None:
         self._must_be_open()
         if not getattr(self._can, capability):
@@ -189,6 +195,13 @@ class Checked:
                 f"This lease was claimed from {lease.queue}, and this transport serves {self._ops.queue}; "
                 "settle it where it was claimed."
             )
+
+    def _checked_leases(self, leases: Iterable[Lease]) -> list[Lease]:
+        self._must_be_open()
+        held = list(_each("leases", leases))
+        for lease in held:
+            self._check_lease(lease)
+        return held
 
     def _check_priority(self, name: str, priority: int) -> None:
         if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= HIGHEST_PRIORITY:
@@ -257,9 +270,9 @@ def _only(op: Op[list[bool]]) -> Op[bool]:
     return answer
 
 
-def _move(lease: Lease, op: Op[float | None]) -> Op[bool]:
-    expires_at = yield from op
-    if expires_at is None:
-        return False
-    lease.expires_at = expires_at
-    return True
+def _moved(leases: Sequence[Lease], op: Op[list[float | None]]) -> Op[list[bool]]:
+    ends = yield from op
+    for lease, expires_at in zip(leases, ends, strict=True):
+        if expires_at is not None:
+            lease.expires_at = expires_at
+    return [expires_at is not None for expires_at in ends]

@@ -27,8 +27,9 @@ The eleven promises, which tests cite by number:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import msgspec
 
@@ -38,7 +39,9 @@ from harel.events import Event, Message, decode_event
 
 __all__ = [
     "HIGHEST_PRIORITY",
+    "AsyncBound",
     "AsyncTransport",
+    "Bound",
     "Capabilities",
     "DeadLetter",
     "GroupInfo",
@@ -88,7 +91,8 @@ class Lease(_Stored, kw_only=True, eq=False):
     event : Event
         Decoded when it is read; raises :exc:`~harel.InvalidMessage` if it cannot be.
     seq : int
-        The message's number: later messages of the queue have larger ones.
+        The message's number: later messages of its group have larger ones, and where
+        ``capabilities.queue_seq`` says so, later messages of the whole queue.
     token : str
         The fencing token, ``{worker_id}:{uuid}``, new on every claim.
     attempt : int
@@ -225,10 +229,22 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         The methods of those names (``release`` goes with ``hold``).
     dead_letters : bool
         ``dead_letters`` and ``redrive``.
+    stats : bool
+        The method of that name.
+    bind : bool
+        ``bind`` and ``transaction``: publish and settle inside a transaction of the caller's.
+    watch : bool
+        ``wait`` looks whether something can be claimed. Without it, it only pauses, and a claim is the only look.
+    late_settle : bool
+        A lease that ran out but that nobody took over may still be settled or extended (promise 6).
+    queue_seq : bool
+        A later message of the queue has a larger ``seq``, whatever its group.
     max_event_bytes : int
         The largest event, as stored JSON in UTF-8.
     max_visibility_s : float
         The longest visibility and delay.
+    time_step_s : float
+        Visibilities and delays are rounded up to a multiple of this; 0.0 if they are not.
     """
 
     shared: bool = True
@@ -240,8 +256,14 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     hold: bool = True
     purge: bool = True
     dead_letters: bool = True
+    stats: bool = True
+    bind: bool = False
+    watch: bool = True
+    late_settle: bool = True
+    queue_seq: bool = True
     max_event_bytes: int
     max_visibility_s: float
+    time_step_s: float = 0.0
 
 
 class Packed(msgspec.Struct, frozen=True):
@@ -270,8 +292,8 @@ class Operations(Protocol):
     def claim(self, worker_id: str, visibility: float, limit: int, min_priority: int) -> Op[list[Lease]]: ...
     def ack(self, leases: Sequence[Lease]) -> Op[list[bool]]: ...
     def nack(self, lease: Lease, delay: float) -> Op[bool]: ...
-    def extend(self, lease: Lease, visibility: float) -> Op[float | None]:
-        """Return the new ``expires_at``, or ``None`` when the lease was lost."""
+    def extend(self, leases: Sequence[Lease], visibility: float) -> Op[list[float | None]]:
+        """Return for each the new ``expires_at``, or ``None`` when the lease was lost."""
         ...
 
     def reject(self, lease: Lease, reason: str) -> Op[bool]: ...
@@ -284,6 +306,57 @@ class Operations(Protocol):
     def purge(self, group_id: str) -> Op[int]: ...
     def dead_letters(self, group_id: str | None, limit: int, after: int | None) -> Op[list[DeadLetter]]: ...
     def redrive(self, seq: int) -> Op[bool]: ...
+
+
+class Bound(Protocol):
+    """A queue inside the caller's own open transaction: what it does happens when that commits.
+
+    A lease that was lost raises :exc:`~harel.LeaseLost`, so that the transaction does not commit.
+    """
+
+    def publish(self, group_id: str, event: Event, priority: int = 0) -> None:
+        """Add an event at its group's tail; see :meth:`Transport.publish`."""
+        ...
+
+    def publish_many(self, messages: Iterable[Message]) -> None:
+        """Add many events at once, in the order given."""
+        ...
+
+    def ack(self, lease: Lease) -> None:
+        """Settle a message; see :meth:`Transport.ack`."""
+        ...
+
+    def nack(self, lease: Lease, delay: float = 0.0) -> None:
+        """Give a message back; see :meth:`Transport.nack`."""
+        ...
+
+    def reject(self, lease: Lease, reason: str) -> None:
+        """Move a message to the dead letters; see :meth:`Transport.reject`."""
+        ...
+
+
+class AsyncBound(Protocol):
+    """:class:`Bound` with ``await``."""
+
+    async def publish(self, group_id: str, event: Event, priority: int = 0) -> None:
+        """See :meth:`Bound.publish`."""
+        ...
+
+    async def publish_many(self, messages: Iterable[Message]) -> None:
+        """See :meth:`Bound.publish_many`."""
+        ...
+
+    async def ack(self, lease: Lease) -> None:
+        """See :meth:`Bound.ack`."""
+        ...
+
+    async def nack(self, lease: Lease, delay: float = 0.0) -> None:
+        """See :meth:`Bound.nack`."""
+        ...
+
+    async def reject(self, lease: Lease, reason: str) -> None:
+        """See :meth:`Bound.reject`."""
+        ...
 
 
 @runtime_checkable
@@ -323,6 +396,11 @@ class Transport(Protocol):
         ----------
         messages : iterable of Message
             ``(group_id, event, priority)`` each.
+
+        Raises
+        ------
+        PartlyPublished
+            Where batches are not atomic: says how many, from the front, were published.
         """
         ...
 
@@ -387,6 +465,10 @@ class Transport(Protocol):
         bool
             ``False`` when the lease was lost; then nothing was changed.
         """
+        ...
+
+    def extend_many(self, leases: Iterable[Lease], visibility: float) -> list[bool]:
+        """Renew many leases at once; the answers come in the order of the leases."""
         ...
 
     def reject(self, lease: Lease, reason: str) -> bool:
@@ -494,6 +576,31 @@ class Transport(Protocol):
         """
         ...
 
+    def bind(self, connection: Any) -> Bound:
+        """Publish and settle inside the transaction that is open on the caller's own connection.
+
+        What is done through it happens when that transaction commits, together with the caller's own rows,
+        or not at all.
+
+        Parameters
+        ----------
+        connection : object
+            The driver's own connection to the same database: the backend's documentation says of which class.
+        """
+        ...
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        """Open a transaction on a connection of the transport's, for :meth:`bind` and for the caller's own statements.
+
+        Leaving the block commits it; an exception rolls it back.
+
+        Returns
+        -------
+        context manager
+            Of the connection.
+        """
+        ...
+
     def close(self) -> None:
         """Close what the transport opened itself. Closing twice is fine."""
         ...
@@ -551,6 +658,10 @@ class AsyncTransport(Protocol):
         """See :meth:`Transport.extend`."""
         ...
 
+    async def extend_many(self, leases: Iterable[Lease], visibility: float) -> list[bool]:
+        """See :meth:`Transport.extend_many`."""
+        ...
+
     async def reject(self, lease: Lease, reason: str) -> bool:
         """See :meth:`Transport.reject`."""
         ...
@@ -593,6 +704,14 @@ class AsyncTransport(Protocol):
 
     async def redrive(self, dead_letter_id: int) -> bool:
         """See :meth:`Transport.redrive`."""
+        ...
+
+    def bind(self, connection: Any) -> AsyncBound:
+        """See :meth:`Transport.bind`."""
+        ...
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        """See :meth:`Transport.transaction`."""
         ...
 
     async def close(self) -> None:

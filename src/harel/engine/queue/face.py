@@ -6,10 +6,12 @@ A backend's class inherits one of these and adds how to connect, how to send a r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from harel.engine.queue.bound import AsyncBoundFace, BoundFace
 from harel.engine.queue.checked import Checked
 from harel.engine.queue.contract import (
     AsyncTransport,
@@ -43,6 +45,11 @@ class Face:
         """What this backend can do."""
         return self._ops.capabilities
 
+    @property
+    def max_transactions(self) -> int:
+        """How many ``transaction()`` blocks can be open at once; another one waits."""
+        return 1
+
     def __repr__(self) -> str:
         closed = ", closed" if self._checked.closed else ""
         return f"<{type(self).__name__} {self._ops.queue}{closed}>"
@@ -68,6 +75,13 @@ class SyncFace(Face, Transport):
     def _shut(self) -> None:
         raise NotImplementedError
 
+    def _bound(self, connection: Any) -> tuple[Operations, Callable[[Any], Any]]:
+        """Return the operations for a caller's transaction, and how to send their requests on its connection."""
+        raise NotImplementedError
+
+    def _transaction(self) -> AbstractContextManager[Any]:
+        raise NotImplementedError
+
     def publish(self, group_id: str, event: Event, priority: int = 0) -> None:
         return self._run(self._checked.publish(group_id, event, priority))
 
@@ -91,6 +105,9 @@ class SyncFace(Face, Transport):
 
     def extend(self, lease: Lease, visibility: float) -> bool:
         return self._run(self._checked.extend(lease, visibility))
+
+    def extend_many(self, leases: Iterable[Lease], visibility: float) -> list[bool]:
+        return self._run(self._checked.extend_many(leases, visibility))
 
     def reject(self, lease: Lease, reason: str) -> bool:
         return self._run(self._checked.reject(lease, reason))
@@ -123,6 +140,14 @@ class SyncFace(Face, Transport):
 
     def redrive(self, dead_letter_id: int) -> bool:
         return self._run(self._checked.redrive(dead_letter_id))
+
+    def bind(self, connection: Any) -> BoundFace:
+        self._checked.must_bind()
+        return BoundFace(*self._bound(connection))
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        self._checked.must_bind()
+        return self._transaction()
 
     def close(self) -> None:
         if not self._checked.closed:
@@ -157,6 +182,13 @@ class AsyncFace(Face, AsyncTransport):
     async def _shut(self) -> None:
         raise NotImplementedError
 
+    def _bound(self, connection: Any) -> tuple[Operations, Callable[[Any], Awaitable[Any]]]:
+        """Return the operations for a caller's transaction, and how to send their requests on its connection."""
+        raise NotImplementedError
+
+    def _transaction(self) -> AbstractAsyncContextManager[Any]:
+        raise NotImplementedError
+
     async def open(self) -> Self:
         """Connect now; without this the first operation does."""
         async with self._opening:
@@ -188,6 +220,9 @@ class AsyncFace(Face, AsyncTransport):
 
     async def extend(self, lease: Lease, visibility: float) -> bool:
         return await self._run(self._checked.extend(lease, visibility))
+
+    async def extend_many(self, leases: Iterable[Lease], visibility: float) -> list[bool]:
+        return await self._run(self._checked.extend_many(leases, visibility))
 
     async def reject(self, lease: Lease, reason: str) -> bool:
         return await self._run(self._checked.reject(lease, reason))
@@ -222,6 +257,14 @@ class AsyncFace(Face, AsyncTransport):
 
     async def redrive(self, dead_letter_id: int) -> bool:
         return await self._run(self._checked.redrive(dead_letter_id))
+
+    def bind(self, connection: Any) -> AsyncBoundFace:
+        self._checked.must_bind()
+        return AsyncBoundFace(*self._bound(connection))
+
+    def transaction(self) -> AbstractAsyncContextManager[Any]:
+        self._checked.must_bind()
+        return self._transaction()
 
     async def close(self) -> None:
         if not self._checked.closed:

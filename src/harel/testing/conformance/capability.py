@@ -23,11 +23,12 @@ def test_capabilities_are_the_same_for_every_transport_on_a_queue(subject: Subje
 def test_capabilities_are_yes_or_no_and_amounts(subject: Subject) -> None:
     can = open_queue(subject).capabilities
     for name in can.__struct_fields__:
-        if not name.startswith("max_"):
+        if not name.startswith(("max_", "time_")):
             assert isinstance(getattr(can, name), bool), name
     # What the tests of other areas take for granted.
     assert can.max_event_bytes >= 200_000
     assert can.max_visibility_s >= 3_600.0
+    assert 0.0 <= can.time_step_s <= 1.0
 
 
 def test_a_transport_has_every_method_whatever_it_can(subject: Subject) -> None:

@@ -112,7 +112,9 @@ def only_dead_letter(queue: Transport) -> DeadLetter:
 def snapshot(queue: Transport) -> dict[str, object]:
     """Return all that can be seen of a queue and does not depend on when one looks."""
     can = queue.capabilities
-    seen: dict[str, object] = {"stats": msgspec.structs.replace(queue.stats(), oldest_ready_s=0.0)}
+    seen: dict[str, object] = {}
+    if can.stats:
+        seen["stats"] = msgspec.structs.replace(queue.stats(), oldest_ready_s=0.0)
     if can.groups:
         infos = queue.groups(limit=MANY)
         seen["groups"] = infos
@@ -167,6 +169,7 @@ WAYS: dict[str, Call] = {
     "nack": lambda queue, lease: queue.nack(lease),
     "nack with a delay": lambda queue, lease: queue.nack(lease, 600.0),
     "extend": lambda queue, lease: queue.extend(lease, 600.0),
+    "extend_many": lambda queue, lease: queue.extend_many([lease], 600.0)[0],
     "reject": lambda queue, lease: queue.reject(lease, "a reason"),
 }
 """Every way in which a lease can be settled or renewed."""
@@ -194,8 +197,9 @@ EVERY_CALL: dict[str, tuple[str | None, Call]] = {
     "claim_many": (None, lambda queue, _lease: queue.claim_many("w", 1.0, 2)),
     **{way: (None, call) for way, call in WAYS.items()},
     "ack_many of nothing": (None, lambda queue, _lease: queue.ack_many([])),
+    "extend_many of nothing": (None, lambda queue, _lease: queue.extend_many([], 1.0)),
     "wait": (None, lambda queue, _lease: queue.wait(0.0)),
-    "stats": (None, lambda queue, _lease: queue.stats()),
+    "stats": ("stats", lambda queue, _lease: queue.stats()),
     "publish with a priority": ("priority", lambda queue, _lease: queue.publish("g", Event(kind="k"), 1)),
     "publish_many with a priority": (
         "priority",
@@ -210,5 +214,7 @@ EVERY_CALL: dict[str, tuple[str | None, Call]] = {
     "purge": ("purge", lambda queue, _lease: queue.purge("g")),
     "dead_letters": ("dead_letters", lambda queue, _lease: queue.dead_letters()),
     "redrive": ("dead_letters", lambda queue, _lease: queue.redrive(1)),
+    "bind": ("bind", lambda queue, _lease: queue.bind(object())),
+    "transaction": ("bind", lambda queue, _lease: queue.transaction()),
 }
 """Every method, with the capability that it needs."""

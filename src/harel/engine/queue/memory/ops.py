@@ -60,8 +60,8 @@ class MemoryOps:
     def nack(self, lease: Lease, delay: float) -> Op[bool]:
         return _ask(partial(self._state.nack, lease, delay))
 
-    def extend(self, lease: Lease, visibility: float) -> Op[float | None]:
-        return _ask(partial(self._state.extend, lease, visibility))
+    def extend(self, leases: Sequence[Lease], visibility: float) -> Op[list[float | None]]:
+        return _ask(partial(self._state.extend, leases, visibility))
 
     def reject(self, lease: Lease, reason: str) -> Op[bool]:
         return _ask(partial(self._state.reject, lease, reason))

@@ -152,14 +152,16 @@ class MemoryQueue:
         self._free(group, self._clock(), delay)
         return True
 
-    def extend(self, lease: Lease, visibility: float) -> float | None:
-        group = self._held_by(lease)
-        if group is None:
-            return None
+    def extend(self, leases: Sequence[Lease], visibility: float) -> list[float | None]:
         expires_at = self._clock() + visibility
-        held = HELD if group.number >= HELD_FROM else 0.0
-        self._line(group).place(group, expires_at + held)
-        return expires_at
+        answers: list[float | None] = []
+        for lease in leases:
+            group = self._held_by(lease)
+            if group is not None:
+                held = HELD if group.number >= HELD_FROM else 0.0
+                self._line(group).place(group, expires_at + held)
+            answers.append(None if group is None else expires_at)
+        return answers
 
     def reject(self, lease: Lease, reason: str) -> bool:
         group = self._held_by(lease)

@@ -242,8 +242,18 @@ class PostgresOps:
     def nack(self, lease: Lease, delay: float) -> Op[bool]:
         return self._value("harel_nack", lease.group_id, lease.token, float(delay), self._soft, self._now())
 
-    def extend(self, lease: Lease, visibility: float) -> Op[float | None]:
-        return self._value("harel_extend", lease.group_id, lease.token, float(visibility), self._soft, self._now())
+    def extend(self, leases: Sequence[Lease], visibility: float) -> Op[list[float | None]]:
+        ends: list[float | None] = []
+        for lease in leases:
+            now = self._now()
+            ends.append(
+                (
+                    yield from self._value(
+                        "harel_extend", lease.group_id, lease.token, float(visibility), self._soft, now
+                    )
+                )
+            )
+        return ends
 
     def reject(self, lease: Lease, reason: str) -> Op[bool]:
         return self._value("harel_reject", lease.group_id, lease.token, reason, self._now())

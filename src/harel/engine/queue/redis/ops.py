@@ -87,8 +87,8 @@ _SCRIPTS = {
 _MOST_ARGUMENTS = 2**20
 """Redis takes no longer command."""
 _MOST_AT_ONCE = (_MOST_ARGUMENTS - 32) // 3
-_ACKS_AT_ONCE = 1_000
-"""More leases are settled by several scripts, so that none keeps the server long."""
+_LEASES_AT_ONCE = 1_000
+"""More leases are settled or renewed by several scripts, so that none keeps the server long."""
 _GROUPS_AT_ONCE = 1_000
 """How many groups one script looks at to find those in one state."""
 _LARGEST_SEQ = 2**53
@@ -219,19 +219,19 @@ class RedisOps:
 
     def ack(self, leases: Sequence[Lease]) -> Op[list[bool]]:
         answers: list[bool] = []
-        for start in range(0, len(leases), _ACKS_AT_ONCE):
-            args = [self._now()]
-            for lease in leases[start : start + _ACKS_AT_ONCE]:
-                args += (lease.group_id.encode(), lease.token.encode())
-            answers += map(bool, (yield self._script("ack", *args)))
+        for some in _parts(leases):
+            answers += map(bool, (yield self._script("ack", self._now(), *_names_and_tokens(some))))
         return answers
 
     def nack(self, lease: Lease, delay: float) -> Op[bool]:
         return bool((yield self._script("nack", *self._key(lease), _number(delay))))
 
-    def extend(self, lease: Lease, visibility: float) -> Op[float | None]:
-        reply = yield self._script("extend", *self._key(lease), _number(visibility))
-        return None if reply is None else float(reply)
+    def extend(self, leases: Sequence[Lease], visibility: float) -> Op[list[float | None]]:
+        ends: list[float | None] = []
+        for some in _parts(leases):
+            reply = yield self._script("extend", self._now(), _number(visibility), *_names_and_tokens(some))
+            ends += (float(end) if end else None for end in reply)
+        return ends
 
     def reject(self, lease: Lease, reason: str) -> Op[bool]:
         return bool((yield self._script("reject", *self._key(lease), reason.encode())))
@@ -315,6 +315,17 @@ class RedisOps:
     def _seconds_to_claimable(self) -> Op[float]:
         reply = yield self._script("ready", self._now())
         return float("inf") if reply is None else float(reply)
+
+
+def _parts(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
+    for start in range(0, len(leases), _LEASES_AT_ONCE):
+        yield leases[start : start + _LEASES_AT_ONCE]
+
+
+def _names_and_tokens(leases: Sequence[Lease]) -> Iterator[bytes]:
+    for lease in leases:
+        yield lease.group_id.encode()
+        yield lease.token.encode()
 
 
 def _group_info(

@@ -172,9 +172,11 @@ class SqliteOps:
         (rows,) = yield Write(_each(self._sql["nack"], {**_key(lease), "delay": delay}), durable=False)
         return bool(rows)
 
-    def extend(self, lease: Lease, visibility: float) -> Op[float | None]:
-        (rows,) = yield Write(_each(self._sql["extend"], {**_key(lease), "visibility": visibility}), durable=False)
-        return rows[0][0] if rows else None
+    def extend(self, leases: Sequence[Lease], visibility: float) -> Op[list[float | None]]:
+        values = {"leases": _pairs(leases), "visibility": visibility}
+        (rows,) = yield Write(_each(self._sql["extend"], values), durable=False)
+        ends: dict[str, float] = dict(rows)
+        return [ends.get(lease.token) for lease in leases]
 
     def reject(self, lease: Lease, reason: str) -> Op[bool]:
         statements = self._sql["reject"] + self._sql["ack"]
@@ -236,7 +238,7 @@ class SqliteOps:
 
     def _current(self, leases: Sequence[Lease]) -> tuple[str, Values]:
         (statement,) = self._sql["current"]
-        return statement, {"leases": _json([(lease.group_id, lease.token) for lease in leases])}
+        return statement, {"leases": _pairs(leases)}
 
 
 def schema_ddl(prefix: str = "transport") -> str:
@@ -262,6 +264,10 @@ def _claimable(prefix: str, floor: int) -> str:
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def _pairs(leases: Sequence[Lease]) -> str:
+    return _json([(lease.group_id, lease.token) for lease in leases])
 
 
 def _each(statements: Sequence[str], values: Values | list[Values]) -> tuple[tuple[str, Any], ...]:
