@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from harel import Event
-from harel.engine.queue.postgres.schema import function_ddl
+from harel.engine.queue.postgres.schema import advisory_key, function_ddl
 from harel.engine.queue.schedule import FRESH
 from harel.engine.transport import PostgresTransport
 from harel.events import encode_event
@@ -32,7 +32,7 @@ class Actor:
     """
 
     def __init__(self, url: str, schema: str) -> None:
-        self.connection: psycopg.Connection[Any] = psycopg.connect(url, application_name="actor")
+        self.connection: psycopg.Connection[Any] = psycopg.connect(url, application_name=f"actor of {schema}")
         self.connection.execute("SET statement_timeout = '20s'")
         self.connection.commit()
         self.queue = PostgresTransport(self.connection, schema=schema, create_schema=False)
@@ -66,8 +66,15 @@ class Stage:
     """
 
     def __init__(self, url: str, schema: str) -> None:
-        self.url = url
+        # Other processes may test on the same server: sessions tell by their name whose they are.
+        self.url = f"{url}{'&' if '?' in url else '?'}application_name={schema}"
         self.schema = schema
+        self._names = {
+            "{schema}": f'"{schema}"',
+            "{sessions}": f"(SELECT * FROM pg_stat_activity WHERE application_name LIKE '%{schema}') AS sessions",
+            "{locks}": "(SELECT l.* FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) "
+            f"WHERE l.locktype = 'advisory' AND a.application_name LIKE '%{schema}') AS locks",
+        }
         self._watcher: psycopg.Connection[Any] = psycopg.connect(url, autocommit=True, application_name="watcher")
         self._opened: list[Any] = []
 
@@ -78,16 +85,24 @@ class Stage:
         return self._keep(Actor(self.url, self.schema))
 
     def ask(self, statement: str, *values: Any) -> list[Any]:
-        """Ask the server something, in a session that has no part in the play."""
-        cursor = psycopg.RawCursor(self._watcher)
-        return cursor.execute(statement.replace("{schema}", f'"{self.schema}"'), values).fetchall()
+        """Ask the server something, in a session that has no part in the play.
+
+        ``{sessions}`` and ``{locks}`` are those of this stage, and of no other on the same server.
+        """
+        return psycopg.RawCursor(self._watcher).execute(self._named(statement), values).fetchall()
 
     def do(self, statement: str) -> None:
-        self._watcher.execute(statement.replace("{schema}", f'"{self.schema}"'))
+        self._watcher.execute(self._named(statement).encode())
+
+    def _named(self, statement: str) -> str:
+        for name, meaning in self._names.items():
+            statement = statement.replace(name, meaning)
+        return statement
 
     def groups(self) -> list[str]:
         """Name the groups that have a row, messages or not."""
-        return [name for (name,) in self.ask("SELECT group_id FROM {schema}.transport_groups ORDER BY group_id")]
+        both = "SELECT group_id FROM {schema}.transport_groups UNION SELECT group_id FROM {schema}.transport_names"
+        return [name for (name,) in self.ask(f"{both} ORDER BY group_id")]
 
     def until(self, statement: str, *values: Any) -> None:
         """Look until a statement returns a row."""
@@ -102,7 +117,7 @@ class Stage:
 
     def sessions(self) -> list[tuple[int, str]]:
         """Say which sessions the transports have, and in what state each is."""
-        return self.ask("SELECT pid, state FROM pg_stat_activity WHERE application_name = 'harel'")
+        return self.ask("SELECT pid, state FROM {sessions}")
 
     @contextmanager
     def pause(self, function: str, before: str) -> Iterator[None]:
@@ -113,7 +128,7 @@ class Stage:
         text = function_ddl(self.schema, function).replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1)
         before = before.replace("{schema}", self.schema)
         assert text.count(before) == 1, f"{before!r} is there {text.count(before)} times"
-        key = 7_777_777
+        key = advisory_key(self.schema, "pause")
         with psycopg.connect(self.url, autocommit=True) as holder:
             holder.execute("SELECT pg_advisory_lock(%s)", (key,))
             stop = f"PERFORM pg_advisory_lock_shared({key}); PERFORM pg_advisory_unlock_shared({key});\n"

@@ -182,6 +182,7 @@ class TestOptions:
         [
             {"min_size": 3, "max_size": 2},
             {"max_size": 0},
+            {"max_transactions": 0},
             {"poll_interval": 0.0},
             {"connect_timeout": float("nan")},
             {"schema": 'x"; DROP'},
@@ -206,18 +207,22 @@ class TestOptions:
 
     def test_after_a_fork_a_process_makes_its_own_connections(self, stage: Stage) -> None:
         queue = stage.open()
-        queue.publish("g", event("m1"))
+        with queue.transaction() as connection:
+            queue.bind(connection).publish("g", event("m1"))
         child = os.fork()
         if not child:
             ok = False
             try:
                 queue.publish("g", event("m2"))
+                with queue.transaction() as connection:
+                    queue.bind(connection).publish("g", event("m3"))
                 ok = True
             finally:
                 os._exit(0 if ok else 1)
         assert os.waitpid(child, 0)[1] == 0
-        queue.publish("g", event("m3"))
-        assert [message.event.kind for message in queue.peek("g")] == ["m1", "m2", "m3"]
+        with queue.transaction() as connection:
+            queue.bind(connection).publish("g", event("m4"))
+        assert [message.event.kind for message in queue.peek("g")] == ["m1", "m2", "m3", "m4"]
 
 
 class TestTheCallersOwn:
@@ -290,7 +295,9 @@ class TestTheCallersOwn:
 
 
 class TestCancelling:
-    def test_a_task_cancelled_in_an_operation_leaves_no_transaction_and_no_lock(self, stage: Stage) -> None:
+    def test_a_task_cancelled_in_an_operation_leaves_no_transaction_and_no_lock(
+        self, stage: Stage, caplog: pytest.LogCaptureFixture
+    ) -> None:
         stage.open()
         first = stage.actor()
         first.begin()
@@ -308,6 +315,7 @@ class TestCancelling:
 
         asyncio.run(scenario())
         stage.until(f"SELECT 1 WHERE NOT EXISTS ({IN_A_TRANSACTION})")
+        assert caplog.records == []
 
     def test_a_task_cancelled_in_a_wait_listens_no_longer(self, stage: Stage) -> None:
         async def scenario() -> None:
@@ -345,7 +353,7 @@ class TestOpening:
         with psycopg.connect(stage.url, autocommit=True) as holder:
             holder.execute("SELECT pg_advisory_lock(%s)", (advisory_key(stage.schema, "schema"),))
             opening = [Doing(lambda: PostgresTransport(stage.url, schema=stage.schema)) for _ in range(3)]
-            stage.until("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted HAVING count(*) = 3")
+            stage.until("SELECT 1 FROM {locks} WHERE NOT granted HAVING count(*) = 3")
         for each in opening:
             queue: Transport = each.result()
             queue.publish("g", event("m"))
@@ -363,7 +371,7 @@ class TestOpening:
         with psycopg.connect(stage.url, autocommit=True) as holder:
             holder.execute("SELECT pg_advisory_lock(%s)", (advisory_key(stage.schema, "schema"),))
             opening = Doing(lambda: PostgresTransport(stage.url, schema=stage.schema))
-            stage.until("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+            stage.until("SELECT 1 FROM {locks} WHERE NOT granted")
             holder.execute(schema_ddl(stage.schema).encode(), prepare=False)
             with psycopg.connect(stage.url) as other:
                 other.execute(f'LOCK TABLE "{stage.schema}".transport_groups IN EXCLUSIVE MODE')
@@ -499,6 +507,6 @@ def round_trips(queue: PostgresTransport, operation: Any) -> int:
         return sum(line.split(b"\t")[1:2] == [b"B"] and b"ReadyForQuery" in line for line in trace)
 
 
-WAITING = "SELECT pid FROM pg_stat_activity WHERE application_name = 'harel' AND wait_event_type = 'Lock'"
-LISTENING = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock' AND granted"
-IN_A_TRANSACTION = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'harel' AND xact_start IS NOT NULL"
+WAITING = "SELECT pid FROM {sessions} WHERE wait_event_type = 'Lock'"
+LISTENING = "SELECT 1 FROM {locks} WHERE mode = 'ShareLock' AND granted"
+IN_A_TRANSACTION = "SELECT 1 FROM {sessions} WHERE xact_start IS NOT NULL"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import psycopg
 import pytest
 
 from harel import Lease, Message, Transport
+from harel.engine.queue.postgres.schema import DEAD_WORTH_A_LOOK
 from tests.postgres.stage import Doing, Stage, event
 
 
@@ -45,9 +48,33 @@ class Way:
 
 
 WAYS = (
-    Way(False, "harel_claim", "SELECT line.row, line.group_id", 'UPDATE "{schema}"'),
-    Way(True, "harel_claim_many", "SELECT array_agg(line.row)", "RETURN QUERY"),
+    Way(False, "harel_claim", "SELECT g.ctid, g.group_id", 'UPDATE "{schema}"'),
+    Way(True, "harel_claim_many", "SELECT\n            array_agg(line.row)", "RETURN QUERY"),
 )
+
+
+MANY = 5 * DEAD_WORTH_A_LOOK
+
+
+def settle(queue: Transport, way: Way, most: int) -> int:
+    """Claim and settle so many messages at most; say how many."""
+    for count in range(most):
+        lease = way.claim(queue)
+        if lease is None:
+            return count
+        assert way.ack(queue, lease)
+    return most
+
+
+def settled(stage: Stage, group_id: str) -> int:
+    """Say up to which number it was found out that no message is left."""
+    ((seq,),) = stage.ask("SELECT settled FROM {schema}.transport_groups WHERE group_id = $1", group_id)
+    return int(seq)
+
+
+def min_seq(stage: Stage, group_id: str) -> int:
+    ((seq,),) = stage.ask("SELECT min(seq) FROM {schema}.transport_messages WHERE group_id = $1", group_id)
+    return int(seq)
 
 
 @pytest.fixture(params=WAYS, ids=["one", "many"])
@@ -128,7 +155,7 @@ class TestPublishAgainstADrainingAck:
         queue = stage.open()
         queue.publish("g", event("m1"))
         lease, publisher = claim(queue), stage.actor()
-        with stage.pause("harel_drop", before="WITH dropped AS ("):
+        with stage.pause("harel_drop", before="WITH empty AS ("):
             acking = Doing(lambda: way.ack(queue, lease))
             stage.until(BLOCKED_ON_THE_PAUSE)
             publishing = Doing(lambda: publisher.queue.publish("g", event("m2")))
@@ -137,26 +164,17 @@ class TestPublishAgainstADrainingAck:
         publishing.result()
         assert kinds(queue) == ["m2"]
 
-    @pytest.mark.parametrize("many", [False, True])
-    def test_a_group_that_goes_between_a_publishs_two_looks_is_made_anew(
-        self, stage: Stage, way: Way, many: bool
-    ) -> None:
+    def test_a_group_that_goes_between_a_batchs_two_looks_is_made_anew(self, stage: Stage, way: Way) -> None:
         queue, other = stage.open(), stage.open()
         queue.publish("g", event("m1"))
         lease = claim(queue)
-        batch = [Message("g", event("m2")), Message("g", event("m3"))]
-        function, before, publish = (
-            ("harel_publish_many", "SELECT array_agg(there.group_id)", lambda: other.publish_many(batch))
-            if many
-            else ("harel_publish", "SELECT g.lock_expiry INTO", lambda: other.publish("g", event("m2")))
-        )
-        with stage.pause(function, before=before):
-            publishing = Doing(publish)
+        with stage.pause("harel_publish_many", before="SELECT array_agg(there.group_id)"):
+            publishing = Doing(lambda: other.publish_many([Message("g", event("m2")), Message("g", event("m3"))]))
             stage.until(BLOCKED_ON_THE_PAUSE)
             assert way.ack(queue, lease) is True
             assert stage.groups() == []
         publishing.result()
-        assert kinds(queue) == (["m2", "m3"] if many else ["m2"])
+        assert kinds(queue) == ["m2", "m3"]
 
 
 class TestTwoFirstPublishes:
@@ -175,6 +193,16 @@ class TestTwoFirstPublishes:
         getattr(first, end)()
         publishing.result()
         assert kinds(queue) == expected
+
+    def test_the_second_adds_to_what_the_first_made_between_its_two_looks(self, stage: Stage) -> None:
+        queue, other = stage.open(), stage.open()
+        with stage.pause("harel_publish", before="WITH made AS ("):
+            publishing = Doing(lambda: other.publish("g", event("m2"), 4))
+            stage.until(BLOCKED_ON_THE_PAUSE)
+            queue.publish_many([Message("g", event("m1")), Message("h", event("h1"))])
+        publishing.result()
+        assert [group.priority for group in queue.groups()] == [0, 0]
+        assert kinds(queue) == ["m1", "h1", "m2"]
 
     def test_batches_with_the_same_groups_in_different_orders_do_not_wait_crosswise(self, stage: Stage) -> None:
         queue, first, second = stage.open(), stage.actor(), stage.actor()
@@ -225,6 +253,109 @@ class TestALateCommit:
         assert (lease.event.kind, lease.attempt) == ("late", 1)
         assert queue.purge("g") == 1
         assert [message.event.kind for message in queue.peek("g")] == ["late"]
+
+
+class TestUpToWhereNothingIsLeft:
+    """What a claim finds out when many messages of a group are gone, so that no later one passes over them again."""
+
+    def test_a_late_commit_is_found_all_the_same_promise_4(self, stage: Stage, way: Way) -> None:
+        queue, late = stage.open(), stage.actor()
+        queue.publish("g", event("m"))
+        late.begin()
+        late.queue.publish("g", event("late"))
+        queue.publish_many([Message("g", event("m"))] * MANY)
+        assert settle(queue, way, 2 * DEAD_WORTH_A_LOOK) == 2 * DEAD_WORTH_A_LOOK
+        late.commit()
+        lease = way.claim(queue)
+        assert lease is not None
+        assert (lease.event.kind, lease.attempt) == ("late", 1)
+        assert way.ack(queue, lease) is True
+        assert settle(queue, way, 2 * MANY) == MANY + 1 - 2 * DEAD_WORTH_A_LOOK
+        assert stage.groups() == []
+
+    def test_it_is_found_out_once_nobody_publishes(self, stage: Stage, way: Way) -> None:
+        queue, publisher = stage.open(), stage.actor()
+        queue.publish_many([Message("g", event("m"))] * MANY)
+        before = settled(stage, "g")
+        publisher.begin()
+        publisher.queue.publish("g", event("m"))
+        assert settle(queue, way, 2 * DEAD_WORTH_A_LOOK) == 2 * DEAD_WORTH_A_LOOK
+        assert settled(stage, "g") == before
+        publisher.rollback()
+        assert settle(queue, way, 2 * DEAD_WORTH_A_LOOK) == 2 * DEAD_WORTH_A_LOOK
+        assert before + 3 * DEAD_WORTH_A_LOOK <= settled(stage, "g") < min_seq(stage, "g")
+
+    def test_after_a_purge_too(self, stage: Stage, way: Way) -> None:
+        queue = stage.open()
+        queue.publish_many([Message("g", event("m"))] * MANY)
+        lease = claim(queue)
+        assert queue.purge("g") == MANY - 1
+        queue.publish("g", event("last"))
+        assert queue.ack(lease) is True
+        last = way.claim(queue)
+        assert last is not None
+        assert settled(stage, "g") == last.seq - 1
+
+    def test_who_publishes_to_a_group_that_a_claim_looks_at_waits_for_the_claim_alone(
+        self, stage: Stage, way: Way
+    ) -> None:
+        queue, publisher = stage.open(), stage.actor()
+        queue.publish_many([Message("g", event("m"))] * MANY)
+        assert settle(queue, way, DEAD_WORTH_A_LOOK) == DEAD_WORTH_A_LOOK
+        with stage.pause(way.claim_function, before=way.before_the_head):
+            claiming = Doing(lambda: way.claim(queue))
+            stage.until(BLOCKED_ON_THE_PAUSE)
+            publishing = Doing(lambda: publisher.queue.publish("g", event("last")))
+            stage.until_blocked(publisher.pid)
+        assert claiming.result().event.kind == "m"
+        publishing.result()
+        assert queue.peek("g", MANY)[-1].event.kind == "last"
+
+    def test_a_claim_in_a_callers_transaction_keeps_no_publisher_waiting(self, stage: Stage, way: Way) -> None:
+        queue, caller = stage.open(statement_timeout=20.0), stage.actor()
+        queue.publish_many([Message("g", event("m"))] * MANY)
+        assert settle(queue, way, DEAD_WORTH_A_LOOK) == DEAD_WORTH_A_LOOK
+        caller.begin()
+        assert way.claim(caller.queue) is not None
+        queue.publish("g", event("last"))
+        caller.commit()
+
+    @pytest.mark.parametrize("many", [False, True])
+    def test_a_message_is_numbered_after_its_publisher_has_the_group(self, stage: Stage, many: bool) -> None:
+        queue, publisher, holder = stage.open(), stage.actor(), stage.actor()
+        queue.publish("g", event("m1"))
+        holder.connection.execute(f'SELECT FROM "{stage.schema}".transport_names FOR UPDATE')
+        batch = [Message("g", event("m2")), Message("g", event("m3"))]
+        publishing = Doing(
+            (lambda: publisher.queue.publish_many(batch))
+            if many
+            else (lambda: publisher.queue.publish("g", event("m2")))
+        )
+        stage.until_blocked(publisher.pid)
+        queue.publish("h", event("h1"))
+        holder.commit()
+        publishing.result()
+        (meanwhile,) = queue.peek("h")
+        assert all(message.seq > meanwhile.seq for message in queue.peek("g")[1:])
+
+    def test_a_claim_that_does_not_see_the_latest_finds_nothing_out(self, stage: Stage, way: Way) -> None:
+        queue, late = stage.open(), stage.actor()
+        queue.publish_many([Message("g", event("m"))] * MANY)
+        assert settle(queue, way, DEAD_WORTH_A_LOOK) == DEAD_WORTH_A_LOOK
+        late.begin()
+        late.queue.publish("g", event("late"))
+        queue.publish("g", event("last"))
+        stage.do("DELETE FROM {schema}.transport_messages WHERE event LIKE '%\"m\"%'")
+        with psycopg.connect(stage.url) as old:
+            old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            old.execute("SELECT 1")
+            late.commit()
+            which = "'t', 5" if way.many else "'t'"
+            claimed = old.execute(
+                f"SELECT \"{stage.schema}\".{way.claim_function}({which}, 60, '-Infinity', '-Infinity', true, NULL)"
+            )
+            assert claimed.rowcount == 1
+        assert settled(stage, "g") < min_seq(stage, "g")
 
 
 class TestClaim:
@@ -339,6 +470,44 @@ class TestFencing:
         assert lease.expires_at >= waited_until + 10.0
 
 
+class TestBatchesOfLeases:
+    """Two batches with the same leases in different orders."""
+
+    @pytest.mark.parametrize("settle_many", [("ack_many",), ("extend_many", 60.0)], ids=["ack", "extend"])
+    def test_they_do_not_wait_crosswise(self, stage: Stage, settle_many: tuple[Any, ...]) -> None:
+        queue, first, second = stage.open(statement_timeout=20.0), stage.actor(), stage.actor()
+        queue.publish_many([Message(name, event(name)) for name in "abc"])
+        a, b, c = queue.claim_many("w", 60.0, 3)
+        how, *extra = settle_many
+        first.begin()
+        assert first.queue.extend(b, 60.0) is True
+        batch = Doing(lambda: getattr(second.queue, how)([c, b, a], *extra))
+        stage.until_blocked(second.pid)
+        # The batch has "a" by now, and has not come to "c": had it begun with that, then this would wait.
+        assert queue.extend(c, 60.0) is True
+        waiting = stage.actor()
+        extending = Doing(lambda: waiting.queue.extend(a, 60.0))
+        stage.until_blocked(waiting.pid)
+        first.commit()
+        assert batch.result() == [True] * 3
+        assert extending.result() is (how == "extend_many")
+
+    def test_an_extension_of_many_keeps_a_hold_and_knows_what_was_lost(self, stage: Stage) -> None:
+        queue = stage.open()
+        queue.publish_many([Message(name, event(name)) for name in "abc"])
+        a, b, c = queue.claim_many("w", 60.0, 3)
+        assert queue.hold("b") is True
+        assert queue.nack(c, 30.0) is True
+        ends = [lease.expires_at for lease in (a, b, c)]
+        assert queue.extend_many([c, b, a, b], 600.0) == [False, True, True, True]
+        assert a.expires_at >= ends[0] + 500.0
+        assert b.expires_at == a.expires_at
+        assert c.expires_at == ends[2]
+        assert [group.state for group in queue.groups()] == ["leased", "held", "parked"]
+        assert queue.release("b") is True
+        assert queue.ack_many([a, b]) == [True, True]
+
+
 class TestAnOlderSnapshot:
     """A caller's transaction that sees what it saw at its beginning."""
 
@@ -354,4 +523,4 @@ class TestAnOlderSnapshot:
         assert kinds(queue) == ["m2"]
 
 
-BLOCKED_ON_THE_PAUSE = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'advisory' AND application_name <> 'watcher'"
+BLOCKED_ON_THE_PAUSE = "SELECT 1 FROM {sessions} WHERE wait_event = 'advisory'"

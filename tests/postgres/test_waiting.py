@@ -16,10 +16,15 @@ from tests.postgres.stage import Doing, Stage, event
 FOR_EVER_S = 86_400.0
 """Whoever is not woken from a wait with such a poll interval makes its test run into the timeout."""
 
-LISTENERS = """
-SELECT a.pid FROM pg_stat_activity AS a JOIN pg_locks AS l USING (pid)
-WHERE a.application_name = 'harel' AND l.locktype = 'advisory' AND l.mode = 'ShareLock' AND l.granted
+LISTENERS = "SELECT pid FROM {locks} WHERE mode = 'ShareLock' AND granted"
+ASLEEP = """
+WITH all_of_them AS (SELECT * FROM {sessions})
+SELECT listener.pid
+FROM all_of_them AS listener JOIN all_of_them AS looker ON looker.query_start > listener.query_start
+WHERE listener.query LIKE 'LISTEN%' AND listener.state = 'idle'
+    AND looker.query LIKE '%harel_ready%' AND looker.state = 'idle'
 """
+"""Who listens, has looked since, and so is woken or sleeps on."""
 
 
 @pytest.fixture
@@ -39,7 +44,7 @@ def heard(spy: psycopg.Connection) -> int:
 def test_a_publish_wakes_who_waits(stage: Stage) -> None:
     queue, other = stage.open(poll_interval=FOR_EVER_S), stage.open()
     waiting = Doing(lambda: queue.wait(FOR_EVER_S))
-    stage.until(LISTENERS)
+    stage.until(ASLEEP)
     other.publish("g", event("m1"))
     assert waiting.result() is True
 
@@ -56,7 +61,7 @@ def test_so_does_all_else_that_makes_a_group_claimable_at_once(stage: Stage, how
     elif how == "redrive":
         assert other.reject(lease, "no") is True
     waiting = Doing(lambda: queue.wait(FOR_EVER_S))
-    stage.until(LISTENERS)
+    stage.until(ASLEEP)
     if how == "publish_many":
         other.publish_many([Message("g", event("m2")), Message("h", event("h1"))])
     elif how == "nack":
@@ -74,7 +79,7 @@ def test_a_publish_wakes_a_task_that_waits(stage: Stage) -> None:
     async def scenario() -> bool:
         async with AsyncPostgresTransport(stage.url, schema=stage.schema, poll_interval=FOR_EVER_S) as queue:
             waiting = asyncio.create_task(queue.wait(FOR_EVER_S))
-            await asyncio.to_thread(stage.until, LISTENERS)
+            await asyncio.to_thread(stage.until, ASLEEP)
             await asyncio.to_thread(other.publish, "g", event("m1"))
             return await waiting
 
@@ -107,7 +112,7 @@ def test_no_notify_is_sent_while_nobody_waits(stage: Stage, spy: psycopg.Connect
 def test_one_is_sent_while_somebody_does(stage: Stage, spy: psycopg.Connection) -> None:
     queue, other = stage.open(), stage.open()
     waiting = Doing(lambda: queue.wait(FOR_EVER_S))
-    stage.until(LISTENERS)
+    stage.until(ASLEEP)
     other.publish("g", event("m1"))
     assert waiting.result() is True
     assert heard(spy) == 1
@@ -118,7 +123,7 @@ def test_none_is_sent_for_a_message_behind_another_that_is_leased(stage: Stage, 
     other.publish("g", event("m1"))
     assert other.claim("w", 60.0) is not None
     waiting = Doing(lambda: queue.wait(FOR_EVER_S))
-    stage.until(LISTENERS)
+    stage.until(ASLEEP)
     other.publish("g", event("m2"))
     assert heard(spy) == 0
     other.publish("h", event("h1"))
@@ -128,10 +133,10 @@ def test_none_is_sent_for_a_message_behind_another_that_is_leased(stage: Stage, 
 def test_a_listener_that_died_is_replaced(stage: Stage) -> None:
     queue, other = stage.open(poll_interval=FOR_EVER_S), stage.open()
     waiting = Doing(lambda: queue.wait(FOR_EVER_S))
-    stage.until(LISTENERS)
-    ((pid,),) = stage.ask(LISTENERS)
+    stage.until(ASLEEP)
+    ((pid,),) = stage.ask(ASLEEP)
     stage.ask("SELECT pg_terminate_backend($1, 10000)", pid)
-    stage.until(f"{LISTENERS} AND a.pid <> $1", pid)
+    stage.until(f"{ASLEEP} AND listener.pid <> $1", pid)
     other.publish("g", event("m1"))
     assert waiting.result() is True
 
@@ -151,7 +156,7 @@ def test_without_a_listener_a_wait_polls(stage: Stage, monkeypatch: pytest.Monke
 def test_many_wait_at_once_and_all_are_woken(stage: Stage) -> None:
     queue, other = stage.open(poll_interval=FOR_EVER_S), stage.open()
     waiting = [Doing(lambda: queue.wait(FOR_EVER_S)) for _ in range(3)]
-    stage.until(f"SELECT 1 FROM ({LISTENERS}) AS l HAVING count(*) = 3")
+    stage.until(f"SELECT 1 FROM ({ASLEEP}) AS asleep HAVING count(DISTINCT pid) = 3")
     other.publish("g", event("m1"))
     assert [each.result() for each in waiting] == [True] * 3
     stage.until(f"SELECT 1 WHERE NOT EXISTS ({LISTENERS})")

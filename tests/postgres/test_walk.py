@@ -153,6 +153,16 @@ def test_a_new_group_goes_before_the_served_ones_in_spite_of_a_hint_promise_7(
         assert found.group_id == "new"
 
 
+def test_so_it_is_in_a_batch_which_goes_on_among_the_served_ones(stage: Stage, queue: PostgresTransport) -> None:
+    with bloat(stage, queue, 1_000):
+        set_walk(queue, Seconds())
+        assert queue.claim("w", 60.0) is not None
+        queue.publish_many([Message("new 1", event("m")), Message("new 2", event("m"))])
+        found = [lease.group_id for lease in queue.claim_many("w", 60.0, 5)]
+        assert found[:2] == ["new 1", "new 2"]
+        assert len(set(found)) == 5
+
+
 def flushed(queue: PostgresTransport) -> None:
     """Have the one session of a transport report its counts."""
     pool = queue._links._pool

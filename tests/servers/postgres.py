@@ -24,7 +24,7 @@ _FAST = ("fsync=off", "synchronous_commit=on", "full_page_writes=off", "max_conn
 def postgres_url() -> str:
     """Say where the session's server is; the first call starts it, and processes of the session find it too."""
     url = os.environ.get("HAREL_TEST_POSTGRES_URL")
-    if url is None:
+    if not url:
         url = os.environ["HAREL_TEST_POSTGRES_URL"] = PostgresServer().url
         _goes_with_the_session.append(url)
     return url

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from typing import Any, Self
 
 from harel.engine.aio_transport.postgres_links import AsyncLinks
 from harel.engine.queue.face import AsyncFace
+from harel.engine.queue.postgres.ops import PostgresOps
 from harel.engine.transport.postgres import PostgresBase
 from harel.errors import TransportUnavailable
 
@@ -17,7 +20,8 @@ __all__ = ["AsyncPostgresTransport"]
 class AsyncPostgresTransport(PostgresBase, AsyncFace):
     """A queue in PostgreSQL, for asyncio.
 
-    See :class:`~harel.engine.transport.postgres.PostgresBase` for the parameters.
+    See :class:`~harel.engine.transport.postgres.PostgresBase` for the parameters. ``bind`` takes a
+    ``psycopg.AsyncConnection``.
     """
 
     @classmethod
@@ -49,6 +53,19 @@ class AsyncPostgresTransport(PostgresBase, AsyncFace):
 
     async def _send(self, request: Any) -> Any:
         return await self._links.send(request)
+
+    def _bound(self, connection: Any) -> tuple[PostgresOps, Callable[[Any], Awaitable[Any]]]:
+        send = self._links.bound(connection)
+
+        async def opened(request: Any) -> Any:
+            if not self._opened:
+                await self.open()
+            return await send(request)
+
+        return self._ops_in_transactions, opened
+
+    def _transaction(self) -> AbstractAsyncContextManager[Any]:
+        return self._links.transaction()
 
     async def _shut(self) -> None:
         await self._links.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -16,7 +16,16 @@ from psycopg_pool import AsyncConnectionPool
 
 from harel.engine.queue.op import Sleep, arun
 from harel.engine.queue.postgres.ops import Call, Listening, Script, Transaction
-from harel.engine.transport.postgres_server import TRIES, Server, is_quiet, may_be_tried_again
+from harel.engine.transport.postgres_server import (
+    ISOLATION,
+    TRIES,
+    Server,
+    is_quiet,
+    may_be_tried_again,
+    must_be_in_a_transaction,
+    must_be_read_committed,
+    must_have_transactions,
+)
 from harel.errors import HarelError
 
 __all__ = ["AsyncConnection", "AsyncLinks", "AsyncPool"]
@@ -41,6 +50,7 @@ class AsyncLinks:
         self._server = server
         self._given = given
         self._pool: AsyncPool | None = given if isinstance(given, AsyncConnectionPool) else None
+        self._transactions = self._pool
         self._lock = asyncio.Lock()
         self._closing = asyncio.Event()
         self._listeners: list[_Listener] = []
@@ -65,13 +75,44 @@ class AsyncLinks:
                     raise self._server.explained(error) from error
         raise AssertionError("the last try returns or raises")
 
+    def bound(self, connection: Any) -> Callable[[Any], Awaitable[Any]]:
+        """Return how to send requests as a part of the transaction of a caller's connection."""
+        must_be_in_a_transaction(connection, psycopg.AsyncConnection)
+        return _Bound(self._server, connection)
+
+    def transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """Give a connection with an open transaction, which ends with the block."""
+        must_have_transactions(self._given)
+        return self._in_transaction()
+
+    @asynccontextmanager
+    async def _in_transaction(self) -> AsyncIterator[AsyncConnection]:
+        pool = self._transactions or await self._open_transactions()
+        try:
+            connection = await self._quiet_connection(pool)
+        except psycopg.Error as error:
+            raise self._server.explained(error) from error
+        its_own_error = False
+        try:
+            async with connection.transaction():
+                its_own_error = True
+                yield connection
+                its_own_error = False
+        except psycopg.Error as error:
+            if its_own_error:
+                raise
+            raise self._server.explained(error) from error
+        finally:
+            await pool.putconn(connection)
+
     async def close(self) -> None:
         """Close what was opened here; what is under way ends first."""
         self._closing.set()
         while self._listeners:
             await self._listeners.pop().close()
-        if self._pool is not None and self._pool is not self._given:
-            await self._pool.close()
+        for pool in (self._pool, self._transactions):
+            if pool is not None and pool is not self._given:
+                await pool.close()
 
     def _may_try_again(self, error: psycopg.Error) -> bool:
         return may_be_tried_again(error) and not isinstance(self._given, psycopg.AsyncConnection)
@@ -92,7 +133,9 @@ class AsyncLinks:
         except psycopg.Error:
             raise
         except BaseException:
-            await connection.close()  # interrupted, nobody knows where
+            # The driver has told the server, and waited for its answer. Without one, nobody knows what it is doing.
+            if connection.info.transaction_status != TransactionStatus.IDLE:
+                await connection.close()
             raise
         finally:
             await pool.putconn(connection)
@@ -109,23 +152,32 @@ class AsyncLinks:
     async def _open_pool(self) -> AsyncPool:
         async with self._lock:
             if self._pool is None:
-                assert self._server.conninfo is not None
-                # A pool keeps trying in the background; this one says at once what is wrong.
-                await (await self._connect()).close()
-                pool: AsyncPool = AsyncConnectionPool(
-                    self._server.conninfo,
-                    kwargs=self._server.arguments,
-                    timeout=self._server.connect_timeout_s,
-                    # A pool tries less and less often. The sooner it gives up, the sooner an operation begins anew.
-                    reconnect_timeout=self._server.connect_timeout_s,
-                    num_workers=1,
-                    open=False,
-                    min_size=self._server.min_size,
-                    max_size=self._server.max_size,
-                )
-                await pool.open()
-                self._pool = pool
+                self._pool = await self._opened(self._server.min_size, self._server.max_size)
             return self._pool
+
+    async def _open_transactions(self) -> AsyncPool:
+        async with self._lock:
+            if self._transactions is None:
+                self._transactions = await self._opened(0, self._server.max_transactions)
+            return self._transactions
+
+    async def _opened(self, min_size: int, max_size: int) -> AsyncPool:
+        assert self._server.conninfo is not None
+        # A pool keeps trying in the background; this one says at once what is wrong.
+        await (await self._connect()).close()
+        pool: AsyncPool = AsyncConnectionPool(
+            self._server.conninfo,
+            kwargs=self._server.arguments,
+            timeout=self._server.connect_timeout_s,
+            # A pool tries less and less often. The sooner it gives up, the sooner an operation begins anew.
+            reconnect_timeout=self._server.connect_timeout_s,
+            num_workers=1,
+            open=False,
+            min_size=min_size,
+            max_size=max_size,
+        )
+        await pool.open()
+        return pool
 
     async def _connect(self) -> AsyncConnection:
         assert self._server.conninfo is not None
@@ -220,6 +272,31 @@ class _Listener:
             with suppress(psycopg.Error):
                 await self._connection.close()
             self._connection = None
+
+
+class _Bound:
+    """Carries requests out as a part of the transaction of a caller's connection.
+
+    Parameters
+    ----------
+    server : Server
+    connection : psycopg.AsyncConnection
+    """
+
+    def __init__(self, server: Server, connection: AsyncConnection) -> None:
+        self._server = server
+        self._connection = connection
+        self._has_looked = False
+
+    async def __call__(self, request: Call) -> list[Any]:
+        must_be_in_a_transaction(self._connection, psycopg.AsyncConnection)
+        try:
+            if not self._has_looked:
+                must_be_read_committed(await _execute(self._connection, ISOLATION))
+                self._has_looked = True
+            return await _execute(self._connection, request)
+        except psycopg.Error as error:
+            raise self._server.explained(error) from error
 
 
 async def _perform(connection: AsyncConnection, request: Any) -> Any:

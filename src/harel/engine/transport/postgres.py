@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cached_property
+from contextlib import AbstractContextManager
+from functools import cached_property, partial
 from typing import Any, Self
 
 import psycopg
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from harel.engine.queue.assets import check_identifier
 from harel.engine.queue.face import Face, SyncFace
@@ -24,7 +26,7 @@ class PostgresBase(Face):
 
     Parameters
     ----------
-    connection : str, connection or pool
+    connection : str, psycopg connection or pool
         A connection string, as libpq takes it: ``postgresql://user@host/database?sslmode=require``. Or the caller's own
         psycopg connection or pool, which is not closed. Inside a transaction of the caller's connection an operation
         takes part in it; otherwise it is one of its own.
@@ -36,10 +38,13 @@ class PostgresBase(Face):
         Whether groups that were never served go before those that were.
     min_size, max_size : int
         How many connections are kept open, and how many there are at most; each ``wait`` has one more of its own.
+    max_transactions : int
+        How many ``transaction()`` blocks can be open at once. They have connections of their own, so that what they do
+        keeps no claim waiting; those of a caller's pool come out of that.
     connect_timeout : float
         Seconds to wait for a connection before :exc:`~harel.TransportUnavailable`.
     statement_timeout : float, optional
-        Seconds after which the server gives up an operation.
+        Seconds after which the server gives up an operation, or a statement inside a ``transaction()``.
     application_name : str, optional
         What the connections are called in ``pg_stat_activity``; ``harel`` unless the connection string says.
     pgbouncer : bool
@@ -59,6 +64,7 @@ class PostgresBase(Face):
         fresh_first: bool = True,
         min_size: int = 1,
         max_size: int = 10,
+        max_transactions: int = 5,
         connect_timeout: float = 10.0,
         statement_timeout: float | None = None,
         application_name: str | None = None,
@@ -71,6 +77,8 @@ class PostgresBase(Face):
             raise ConfigError(
                 f"min_size is 0 to max_size, and max_size at least 1; they are {min_size} and {max_size}."
             )
+        if max_transactions < 1:
+            raise ConfigError(f"max_transactions is at least 1; it is {max_transactions}.")
         if not (poll_interval > 0.0 and connect_timeout > 0.0):
             raise ConfigError("poll_interval and connect_timeout are numbers of seconds above 0.")
         if pgbouncer and statement_timeout is not None:
@@ -81,28 +89,38 @@ class PostgresBase(Face):
             schema,
             min_size=min_size,
             max_size=max_size,
+            max_transactions=max_transactions,
             connect_timeout_s=connect_timeout,
             statement_timeout_s=statement_timeout,
             application_name=application_name,
             pgbouncer=pgbouncer,
         )
-        super().__init__(
-            PostgresOps(
-                self._server.queue,
-                schema,
-                clock=clock,
-                fresh_first=fresh_first,
-                poll_interval_s=poll_interval,
-                create_schema=create_schema,
-                soft=not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection),
-            )
+        make_ops = partial(
+            PostgresOps,
+            self._server.queue,
+            schema,
+            clock=clock,
+            fresh_first=fresh_first,
+            poll_interval_s=poll_interval,
+            create_schema=create_schema,
         )
+        self._ops_in_transactions = make_ops(soft=False)
+        super().__init__(make_ops(soft=not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection)))
+
+    @property
+    def max_transactions(self) -> int:
+        """How many ``transaction()`` blocks can be open at once; another one waits, up to ``connect_timeout``."""
+        most = self._server.max_transactions
+        if isinstance(self._given, ConnectionPool | AsyncConnectionPool):
+            # One is left, so that what goes on in all of them can still claim and settle.
+            return max(1, min(most, self._given.max_size - 1))
+        return most
 
 
 class PostgresTransport(PostgresBase, SyncFace):
     """A queue in PostgreSQL, for sync code; threads may share it, and a forked process makes its own connections.
 
-    See :class:`PostgresBase` for the parameters.
+    See :class:`PostgresBase` for the parameters. ``bind`` takes a ``psycopg.Connection``.
     """
 
     @classmethod
@@ -133,6 +151,12 @@ class PostgresTransport(PostgresBase, SyncFace):
 
     def _send(self, request: Any) -> Any:
         return self._links.send(request)
+
+    def _bound(self, connection: Any) -> tuple[PostgresOps, Callable[[Any], Any]]:
+        return self._ops_in_transactions, self._links.bound(connection)
+
+    def _transaction(self) -> AbstractContextManager[Any]:
+        return self._links.transaction()
 
     def _shut(self) -> None:
         self._links.close()

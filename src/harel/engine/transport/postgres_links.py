@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -17,7 +17,17 @@ from psycopg_pool import ConnectionPool
 
 from harel.engine.queue.op import Sleep, run
 from harel.engine.queue.postgres.ops import Call, Listening, Script, Transaction
-from harel.engine.transport.postgres_server import CANCEL_S, TRIES, Server, is_quiet, may_be_tried_again
+from harel.engine.transport.postgres_server import (
+    CANCEL_S,
+    ISOLATION,
+    TRIES,
+    Server,
+    is_quiet,
+    may_be_tried_again,
+    must_be_in_a_transaction,
+    must_be_read_committed,
+    must_have_transactions,
+)
 from harel.engine.transport.postgres_wire import Wire
 from harel.errors import HarelError
 
@@ -51,6 +61,7 @@ class Links:
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._pool: Pool | None = self._given if isinstance(self._given, ConnectionPool) else None
+        self._transactions = self._pool
         self._listeners: list[_Listener] = []
 
     def send(self, request: Any) -> Any:
@@ -73,6 +84,36 @@ class Links:
                 if not tries_left or not isinstance(request, Call) or not self._may_try_again(error):
                     raise self._server.explained(error) from error
 
+    def bound(self, connection: Any) -> Callable[[Any], Any]:
+        """Return how to send requests as a part of the transaction of a caller's connection."""
+        must_be_in_a_transaction(connection, psycopg.Connection)
+        return _Bound(self._server, connection)
+
+    def transaction(self) -> AbstractContextManager[Connection]:
+        """Give a connection with an open transaction, which ends with the block."""
+        must_have_transactions(self._given)
+        return self._in_transaction()
+
+    @contextmanager
+    def _in_transaction(self) -> Iterator[Connection]:
+        pool = self._transactions_of_this_process()
+        try:
+            connection = self._quiet_connection(pool)
+        except psycopg.Error as error:
+            raise self._server.explained(error) from error
+        its_own_error = False
+        try:
+            with connection.transaction():
+                its_own_error = True
+                yield connection
+                its_own_error = False
+        except psycopg.Error as error:
+            if its_own_error:
+                raise
+            raise self._server.explained(error) from error
+        finally:
+            pool.putconn(connection)
+
     def close(self) -> None:
         """Close what was opened here; what is under way ends first."""
         self._closing.set()
@@ -80,8 +121,9 @@ class Links:
             return
         while self._listeners:
             self._listeners.pop().close()
-        if self._pool is not None and self._pool is not self._given:
-            self._pool.close()
+        for pool in (self._pool, self._transactions):
+            if pool is not None and pool is not self._given:
+                pool.close()
 
     def _may_try_again(self, error: psycopg.Error) -> bool:
         return may_be_tried_again(error) and not isinstance(self._given, psycopg.Connection)
@@ -120,16 +162,27 @@ class Links:
             pool.putconn(connection)  # which replaces it
 
     def _pool_of_this_process(self) -> Pool:
-        if self._pid != os.getpid():
-            _left_to_the_parent.append((self._pool, self._listeners))
-            self._start()
+        self._leave_the_parents_connections()
         if self._pool is None:
             with self._lock:
                 if self._pool is None:
-                    self._pool = self._open_pool()
+                    self._pool = self._open_pool(self._server.min_size, self._server.max_size)
         return self._pool
 
-    def _open_pool(self) -> Pool:
+    def _transactions_of_this_process(self) -> Pool:
+        self._leave_the_parents_connections()
+        if self._transactions is None:
+            with self._lock:
+                if self._transactions is None:
+                    self._transactions = self._open_pool(0, self._server.max_transactions)
+        return self._transactions
+
+    def _leave_the_parents_connections(self) -> None:
+        if self._pid != os.getpid():
+            _left_to_the_parent.append((self._pool, self._transactions, self._listeners))
+            self._start()
+
+    def _open_pool(self, min_size: int, max_size: int) -> Pool:
         assert self._server.conninfo is not None
         # A pool keeps trying in the background; this one says at once what is wrong.
         self._connect().close()
@@ -141,8 +194,8 @@ class Links:
             reconnect_timeout=self._server.connect_timeout_s,
             num_workers=1,
             open=True,
-            min_size=self._server.min_size,
-            max_size=self._server.max_size,
+            min_size=min_size,
+            max_size=max_size,
         )
 
     def _connect(self) -> Connection:
@@ -237,6 +290,31 @@ class _Listener:
             with suppress(psycopg.Error):
                 self._connection.close()
             self._connection = None
+
+
+class _Bound:
+    """Carries requests out as a part of the transaction of a caller's connection.
+
+    Parameters
+    ----------
+    server : Server
+    connection : psycopg.Connection
+    """
+
+    def __init__(self, server: Server, connection: Connection) -> None:
+        self._server = server
+        self._connection = connection
+        self._has_looked = False
+
+    def __call__(self, request: Call) -> list[Any]:
+        must_be_in_a_transaction(self._connection, psycopg.Connection)
+        try:
+            if not self._has_looked:
+                must_be_read_committed(_execute(self._connection, ISOLATION))
+                self._has_looked = True
+            return _execute(self._connection, request)
+        except psycopg.Error as error:
+            raise self._server.explained(error) from error
 
 
 def _perform(connection: Connection, request: Any) -> Any:

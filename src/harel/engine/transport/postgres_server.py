@@ -8,19 +8,41 @@ from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
+from harel.engine.queue.postgres.ops import Call
 from harel.engine.queue.postgres.schema import advisory_key, channel
 from harel.engine.transport.postgres_wire import readable
-from harel.errors import ConfigError, HarelError, InvalidArgument, SchemaMismatch, TransportUnavailable
+from harel.errors import (
+    ConfigError,
+    HarelError,
+    InvalidArgument,
+    NotSupported,
+    SchemaMismatch,
+    TransportUnavailable,
+)
 
-__all__ = ["CANCEL_S", "TRIES", "Server", "is_quiet", "may_be_tried_again"]
+__all__ = [
+    "CANCEL_S",
+    "ISOLATION",
+    "TRIES",
+    "Server",
+    "is_quiet",
+    "may_be_tried_again",
+    "must_be_in_a_transaction",
+    "must_be_read_committed",
+    "must_have_transactions",
+]
 
 TRIES = 4
 """How often an operation is tried that the server undid because it met another one."""
 
 CANCEL_S = 2.0
 """How long to wait, in seconds, until the server was told that nobody waits for an operation any more."""
+
+ISOLATION = Call("SELECT current_setting('transaction_isolation')")
+"""Asks for the isolation level of a caller's transaction."""
 
 _UNDONE = ("40001", "40P01")  # serialization failure, deadlock
 _UNAVAILABLE = ("08", "53", "57", "58", "25006", "55P03", *_UNDONE)
@@ -45,6 +67,8 @@ class Server:
     schema : str
     min_size, max_size : int
         Of the pool.
+    max_transactions : int
+        How many connections there are at most for transactions with statements of the caller's.
     connect_timeout_s : float
         How long to wait for a connection, in seconds.
     statement_timeout_s : float, optional
@@ -72,6 +96,7 @@ class Server:
         *,
         min_size: int,
         max_size: int,
+        max_transactions: int,
         connect_timeout_s: float,
         statement_timeout_s: float | None,
         application_name: str | None,
@@ -80,6 +105,7 @@ class Server:
         self.conninfo, parameters = _target(target)
         self.min_size = min_size
         self.max_size = max_size
+        self.max_transactions = max_transactions
         self.connect_timeout_s = connect_timeout_s
         self.may_listen = self.conninfo is not None and not pgbouncer
         self.may_prepare = not pgbouncer
@@ -113,8 +139,8 @@ class Server:
             return InvalidArgument("This transport is closed; open a new one.")
         if isinstance(error, PoolTimeout | TooManyRequests):
             return TransportUnavailable(
-                f"No connection to {self.where} became free in time. Look whether the server is up, or raise max_size "
-                "or connect_timeout."
+                f"No connection to {self.where} became free in time. Look whether the server is up, or raise max_size, "
+                "for transactions max_transactions, or connect_timeout."
             )
         state = getattr(error, "sqlstate", None) or ""
         text = str(error).strip() or type(error).__name__
@@ -147,6 +173,51 @@ def is_quiet(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any])
     An idle server says nothing. If there is something to read, it is its farewell, or the end of the stream.
     """
     return not connection.closed and not readable(connection.pgconn)(0)
+
+
+def must_be_in_a_transaction(
+    connection: Any, kind: type[psycopg.Connection[Any] | psycopg.AsyncConnection[Any]]
+) -> None:
+    """Raise unless operations can take part in a transaction of a caller's connection.
+
+    One that does not commit by itself need not be in a transaction yet: the first statement begins one.
+    """
+    if not isinstance(connection, kind):
+        raise InvalidArgument(
+            f"bind takes a psycopg.{kind.__name__}, such as transaction() gives, not {type(connection).__name__}."
+        )
+    if connection.closed:
+        raise InvalidArgument("The connection that was given to bind is closed.")
+    status = connection.info.transaction_status
+    if status == TransactionStatus.INERROR:
+        raise InvalidArgument("The transaction of the connection that was given to bind has failed; roll it back.")
+    if status == TransactionStatus.IDLE:
+        if connection.autocommit:
+            raise InvalidArgument(
+                "The connection that was given to bind is in no transaction, and commits each statement by itself "
+                "(autocommit). Begin one, with connection.transaction()."
+            )
+        if connection.isolation_level is not None:
+            must_be_read_committed([(connection.isolation_level.name.replace("_", " ").lower(),)])
+
+
+def must_be_read_committed(rows: list[tuple[Any, ...]]) -> None:
+    """Raise unless a transaction sees what others commit; ``rows`` is the reply to :data:`ISOLATION`."""
+    ((isolation,),) = rows
+    if isolation != "read committed":
+        raise InvalidArgument(
+            f"bind takes a transaction that is READ COMMITTED, and this one is {isolation.upper()}: it does not see "
+            "what others commit, and so cannot tell whether a group has messages. Set the connection's isolation_level."
+        )
+
+
+def must_have_transactions(given: Any) -> None:
+    """Raise if the transport has but the one connection that its caller gave it."""
+    if isinstance(given, psycopg.Connection | psycopg.AsyncConnection):
+        raise NotSupported(
+            "This transport was made on a single connection, and has no other for transaction(). Begin a transaction "
+            "on that one and give it to bind, or make the transport on a connection string or a pool."
+        )
 
 
 def may_be_tried_again(error: Exception) -> bool:

@@ -6,8 +6,9 @@ several times as long for that as the call itself.
 
 from __future__ import annotations
 
+import re
 import select
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -119,13 +120,18 @@ def _encoded(value: Any) -> bytes | None:
         return None
     if kind is bool:
         return b"t" if value else b"f"
-    return b"{%s}" % b",".join([_element(element) for element in value])
+    return f"{{{','.join(_elements(value))}}}".encode()
 
 
-def _element(value: str | int) -> bytes:
-    if isinstance(value, str):
-        return b'"%s"' % value.replace("\\", "\\\\").replace('"', '\\"').encode()
-    return b"%d" % value
+def _elements(values: Sequence[Any]) -> Iterable[str]:
+    if not values or isinstance(values[0], int):
+        return map(str, values)
+    if not _SPECIAL(" ".join(values)):
+        return [f'"{value}"' for value in values]
+    return ['"{}"'.format(value.replace("\\", "\\\\").replace('"', '\\"')) for value in values]
+
+
+_SPECIAL = re.compile(r'["\\]').search
 
 
 def _rows(result: PGresult) -> list[tuple[Any, ...]]:

@@ -129,7 +129,7 @@ class PostgresOps:
         soft: bool,
     ) -> None:
         self.queue = queue
-        self.capabilities = Capabilities(max_event_bytes=64 * 2**20, max_visibility_s=LONGEST_S)
+        self.capabilities = Capabilities(bind=True, max_event_bytes=64 * 2**20, max_visibility_s=LONGEST_S)
         self._schema = schema
         self._clock = clock
         self._ahead = FRESH if fresh_first else 0.0
@@ -229,9 +229,8 @@ class PostgresOps:
     def ack(self, leases: Sequence[Lease]) -> Op[list[bool]]:
         if len(leases) == 1:
             (lease,) = leases
-            return [(yield from self._value("harel_ack", lease.group_id, lease.token, self._now()))]
-        groups = {lease.token: lease.group_id for lease in leases}
-        rows = yield self._call("harel_ack_many", list(groups.values()), list(groups), self._now())
+            return [(yield from self._value("harel_ack", *_key(lease), self._now()))]
+        rows = yield self._call("harel_ack_many", *_keys(leases), self._now())
         left = {token for (token,) in rows}
         answers = []
         for lease in leases:
@@ -240,23 +239,19 @@ class PostgresOps:
         return answers
 
     def nack(self, lease: Lease, delay: float) -> Op[bool]:
-        return self._value("harel_nack", lease.group_id, lease.token, float(delay), self._soft, self._now())
+        return self._value("harel_nack", *_key(lease), float(delay), self._soft, self._now())
 
     def extend(self, leases: Sequence[Lease], visibility: float) -> Op[list[float | None]]:
-        ends: list[float | None] = []
-        for lease in leases:
-            now = self._now()
-            ends.append(
-                (
-                    yield from self._value(
-                        "harel_extend", lease.group_id, lease.token, float(visibility), self._soft, now
-                    )
-                )
-            )
-        return ends
+        how = (float(visibility), self._soft, self._now())
+        if len(leases) == 1:
+            (lease,) = leases
+            return [(yield from self._value("harel_extend", *_key(lease), *how))]
+        rows = yield self._call("harel_extend_many", *_keys(leases), *how)
+        ends = dict(rows)
+        return [ends.get(lease.token) for lease in leases]
 
     def reject(self, lease: Lease, reason: str) -> Op[bool]:
-        return self._value("harel_reject", lease.group_id, lease.token, reason, self._now())
+        return self._value("harel_reject", *_key(lease), reason, self._now())
 
     def wait(self, timeout: float) -> Op[bool]:
         if (yield from self._seconds_to_claimable()) <= 0.0:
@@ -321,3 +316,19 @@ class PostgresOps:
 
     def _now(self) -> float | None:
         return None if self._clock is None else self._clock()
+
+
+def _key(lease: Lease) -> tuple[str, int, int, str]:
+    """Say what finds a lease's group, and proves that the lease is current."""
+    return lease.group_id, lease.seq, lease.attempt, lease.token
+
+
+def _keys(leases: Sequence[Lease]) -> tuple[list[str], list[int], list[int], list[str]]:
+    """Say so for many leases, for each but once."""
+    each = {lease.token: lease for lease in leases}.values()
+    return (
+        [lease.group_id for lease in each],
+        [lease.seq for lease in each],
+        [lease.attempt for lease in each],
+        [lease.token for lease in each],
+    )

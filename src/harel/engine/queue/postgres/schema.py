@@ -19,11 +19,12 @@ __all__ = ["FUNCTIONS", "SCHEMA_VERSION", "TABLES", "advisory_key", "channel", "
 
 SCHEMA_VERSION = 1
 
-TABLES = ("transport_messages", "transport_groups", "transport_dead_letters", "transport_schema")
+TABLES = ("transport_messages", "transport_names", "transport_groups", "transport_dead_letters", "transport_schema")
 
 _FLOORS = range(HIGHEST_PRIORITY + 1)
 _FILES = (
     "harel_wake",
+    "harel_claimable",
     "harel_publish",
     "harel_publish_many",
     "harel_drop",
@@ -33,6 +34,7 @@ _FILES = (
     "harel_ack_many",
     "harel_nack",
     "harel_extend",
+    "harel_extend_many",
     "harel_reject",
     "harel_hold",
     "harel_release",
@@ -51,6 +53,19 @@ _PLANS = """
     SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off"""
 """Every operation walks an index. A plan that was cached when the tables were small, or from statistics that are
 stale or missing, must not say otherwise."""
+
+_LEASE = "g.group_id = p_group AND g.head = p_seq AND g.attempts = p_attempt AND g.locked_by = p_token"
+"""A lease is current. Its group's row has its message and its attempt as long as it has its token."""
+
+_FREED = """locked_by = NULL,
+            lock_expiry = CASE WHEN g.lock_expiry >= {held_from} THEN g.lock_expiry ELSE v_now END,
+            attempts = 0,
+            since = CASE WHEN g.lock_expiry >= {held_from} THEN g.since ELSE v_now END,
+            dead = g.dead + 1"""
+"""What settling a message sets in the row of a group that stays: the back of the line, unless it is held."""
+
+DEAD_WORTH_A_LOOK = 32
+"""After so many messages of a group went, a claim finds out up to where no message is left."""
 
 
 def claim_function(floor: int, many: bool = False) -> str:
@@ -107,20 +122,28 @@ def function_ddl(schema: str, function: str) -> str:
 
 def _fill(file: str, words: Mapping[str, str]) -> str:
     text = files("harel.engine.queue.postgres").joinpath(f"sql/{file}").read_text(encoding="utf-8")
+    return _filled(text, words)
+
+
+def _filled(text: str, words: Mapping[str, str]) -> str:
     return _PLACE.sub(lambda place: words[place[1]], text)
 
 
 def _words(schema: str) -> dict[str, str]:
     waiters = advisory_key(schema, "waiters")
-    return {
+    words = {
         "schema": check_identifier("schema", schema),
         "plans": _PLANS.strip(),
         "now": "coalesce(p_now, date_part('epoch', clock_timestamp()))",
         "fresh": repr(FRESH),
         "held": repr(HELD),
         "held_from": repr(HELD_FROM),
+        "lease": _LEASE,
+        "dead_worth_a_look": str(DEAD_WORTH_A_LOOK),
+        "own_transaction": "p_soft AND current_setting('transaction_isolation') = 'read committed'",
         "version": str(SCHEMA_VERSION),
         "next": f"nextval('\"{schema}\".transport_messages_seq_seq'::regclass)",
         "somebody_waits": f"NOT (pg_try_advisory_lock({waiters}) AND pg_advisory_unlock({waiters}))",
         "channel": channel(schema),
     }
+    return {**words, "freed": _filled(_FREED, words)}

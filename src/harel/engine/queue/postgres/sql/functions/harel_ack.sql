@@ -1,43 +1,50 @@
 -- Settles a head: deletes it, then frees its group or drops it.
 -- Arguments
---   p_group, p_token  of the lease
---   p_now             epoch seconds; NULL is the server's clock
+--   p_group, p_seq, p_attempt, p_token  of the lease
+--   p_now                               epoch seconds; NULL is the server's clock
 -- Returns: whether the lease was current.
 --
--- The lock and the fence come first; each later statement sees all that was committed before they were had. A message
--- with a smaller number, which was committed late, is found by harel_drop, and the group is freed in the end.
+-- Where a later message is there already, one statement does it. It may be wrong about that only if a purge came
+-- between, and then the next claim finds the group empty. Where none is there, or the lease was lost, the lock and the
+-- fence come first, and each later statement sees all that was committed before they were had.
 
-CREATE FUNCTION "{schema}".harel_ack(p_group text, p_token text, p_now double precision) RETURNS boolean
+CREATE FUNCTION "{schema}".harel_ack(
+    p_group text, p_seq bigint, p_attempt integer, p_token text, p_now double precision
+) RETURNS boolean
 LANGUAGE plpgsql {plans} AS $harel$
 DECLARE
-    v_now  double precision;
-    v_row  tid;
-    v_head bigint;
+    v_now double precision := {now};
+    v_row tid;
 BEGIN
-    SELECT g.ctid, g.head INTO v_row, v_head FROM "{schema}".transport_groups AS g
-    WHERE g.group_id = p_group AND g.locked_by = p_token
-    FOR NO KEY UPDATE;
+    WITH freed AS (
+        UPDATE "{schema}".transport_groups AS g
+        SET {freed}
+        WHERE {lease}
+            AND (
+                g.lock_expiry >= {held_from}
+                OR EXISTS (SELECT FROM "{schema}".transport_messages AS m WHERE m.group_id = p_group AND m.seq > p_seq)
+            )
+        RETURNING g.ctid AS row
+    ), gone AS (
+        DELETE FROM "{schema}".transport_messages AS m USING freed WHERE m.group_id = p_group AND m.seq = p_seq
+    )
+    SELECT freed.row INTO v_row FROM freed;
+    IF FOUND THEN
+        RETURN true;
+    END IF;
+
+    WITH mine AS (
+        SELECT g.ctid AS row FROM "{schema}".transport_groups AS g WHERE {lease} FOR NO KEY UPDATE
+    ), gone AS (
+        DELETE FROM "{schema}".transport_messages AS m USING mine WHERE m.group_id = p_group AND m.seq = p_seq
+    )
+    SELECT mine.row INTO v_row FROM mine;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    v_now := {now};
-    WITH settled AS (
-        DELETE FROM "{schema}".transport_messages WHERE seq = v_head
-    )
-    UPDATE "{schema}".transport_groups AS g
-    SET locked_by = NULL,
-        lock_expiry = CASE WHEN g.lock_expiry >= {held_from} THEN g.lock_expiry ELSE v_now END,
-        attempts = 0,
-        since = CASE WHEN g.lock_expiry >= {held_from} THEN g.since ELSE v_now END
-    WHERE g.ctid = v_row
-        AND (
-            g.lock_expiry >= {held_from}
-            OR EXISTS (SELECT FROM "{schema}".transport_messages AS m WHERE m.group_id = p_group AND m.seq > v_head)
-        );
-    IF NOT FOUND AND cardinality("{schema}".harel_drop(ARRAY[v_row])) = 0 THEN
-        UPDATE "{schema}".transport_groups AS g
-        SET locked_by = NULL, lock_expiry = v_now, attempts = 0, since = v_now
-        WHERE g.ctid = v_row;
+    IF "{schema}".harel_drop(ARRAY[v_row]) = 0 THEN
+        v_now := {now};
+        UPDATE "{schema}".transport_groups AS g SET {freed} WHERE g.ctid = v_row;
     END IF;
     RETURN true;
 END

@@ -22,7 +22,8 @@ LANGUAGE sql STABLE {plans} AS $harel$
         g.attempts,
         (
             SELECT count(*) FROM (
-                SELECT FROM "{schema}".transport_messages AS m WHERE m.group_id = g.group_id LIMIT p_counted
+                SELECT FROM "{schema}".transport_messages AS m
+                WHERE m.group_id = g.group_id AND m.seq > g.settled LIMIT p_counted
             ) AS counted
         ),
         g.priority

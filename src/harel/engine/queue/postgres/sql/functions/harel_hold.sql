@@ -9,7 +9,10 @@ LANGUAGE plpgsql {plans} AS $harel$
 DECLARE
     v_row tid;
 BEGIN
-    SELECT g.ctid INTO v_row FROM "{schema}".transport_groups AS g WHERE g.group_id = p_group FOR NO KEY UPDATE;
+    SELECT g.ctid INTO v_row FROM "{schema}".transport_groups AS g
+    WHERE g.group_id = p_group
+    ORDER BY g.head DESC, g.attempts DESC LIMIT 1
+    FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RETURN false;
     END IF;

@@ -5,37 +5,37 @@
 --   p_now    epoch seconds; NULL is the server's clock
 -- Returns: nothing.
 --
--- FOR KEY SHARE keeps the row of a group that exists from being dropped until the message is there for all to see. It
--- does not stand in the way of a claim or a settling. Where the row went in between, it is made anew.
+-- FOR KEY SHARE keeps a group that exists from being dropped until the message is there for all to see. It does not
+-- stand in the way of another publisher, a claim or a settling. The message is numbered after that lock was had: what
+-- selects from a subquery that locks is worked out when the lock is there. Where the group went, it is made anew.
 
 CREATE FUNCTION "{schema}".harel_publish(
     p_group text, p_event text, p_priority smallint, p_ahead double precision, p_now double precision
 ) RETURNS void
 LANGUAGE plpgsql {plans} AS $harel$
 DECLARE
-    v_now    double precision := {now};
-    v_number double precision;
+    v_now double precision := {now};
 BEGIN
-    WITH made AS (
-        INSERT INTO "{schema}".transport_groups AS g (group_id, lock_expiry, priority, attempts, since, arrival)
-        VALUES (p_group, v_now - p_ahead, p_priority, 0, v_now, {next})
-        ON CONFLICT (group_id) DO NOTHING
-        RETURNING g.lock_expiry
-    ), put AS (
-        INSERT INTO "{schema}".transport_messages (group_id, event) VALUES (p_group, p_event)
-    )
-    SELECT made.lock_expiry INTO v_number FROM made;
-    WHILE NOT FOUND LOOP
-        SELECT g.lock_expiry INTO v_number FROM "{schema}".transport_groups AS g
-        WHERE g.group_id = p_group
-        FOR KEY SHARE;
+    LOOP
+        INSERT INTO "{schema}".transport_messages (group_id, seq, event)
+        SELECT kept.group_id, {next}, p_event
+        FROM (SELECT n.group_id FROM "{schema}".transport_names AS n WHERE n.group_id = p_group FOR KEY SHARE) AS kept;
         EXIT WHEN FOUND;
-        INSERT INTO "{schema}".transport_groups AS g (group_id, lock_expiry, priority, attempts, since, arrival)
-        VALUES (p_group, v_now - p_ahead, p_priority, 0, v_now, {next})
-        ON CONFLICT (group_id) DO NOTHING
-        RETURNING g.lock_expiry INTO v_number;
+
+        WITH made AS (
+            INSERT INTO "{schema}".transport_names AS n (group_id) VALUES (p_group)
+            ON CONFLICT (group_id) DO NOTHING
+            RETURNING n.group_id, {next} AS seq
+        ), placed AS (
+            INSERT INTO "{schema}".transport_groups
+                (group_id, lock_expiry, priority, attempts, since, arrival, settled, dead)
+            SELECT made.group_id, v_now - p_ahead, p_priority, 0, v_now, made.seq, made.seq - 1, 0 FROM made
+        )
+        INSERT INTO "{schema}".transport_messages (group_id, seq, event)
+        SELECT made.group_id, made.seq, p_event FROM made;
+        EXIT WHEN FOUND;
     END LOOP;
-    IF v_number <= v_now AND {somebody_waits} THEN
+    IF {somebody_waits} AND "{schema}".harel_claimable(p_group, v_now) THEN
         PERFORM "{schema}".harel_wake();
     END IF;
 END

@@ -20,14 +20,18 @@ BEGIN
     INTO v_row, v_kept
     FROM "{schema}".transport_groups AS g
     WHERE g.group_id = p_group
+    ORDER BY g.head DESC, g.attempts DESC LIMIT 1
     FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RETURN 0;
     END IF;
     DELETE FROM "{schema}".transport_messages AS m WHERE m.group_id = p_group AND m.seq IS DISTINCT FROM v_kept;
     GET DIAGNOSTICS v_count = ROW_COUNT;
-    IF v_kept IS NULL AND cardinality("{schema}".harel_drop(ARRAY[v_row])) = 0 THEN
-        UPDATE "{schema}".transport_groups AS g SET locked_by = NULL, attempts = 0 WHERE g.ctid = v_row;
+    IF v_kept IS NOT NULL THEN
+        UPDATE "{schema}".transport_groups AS g SET dead = g.dead + v_count WHERE g.ctid = v_row;
+    ELSIF "{schema}".harel_drop(ARRAY[v_row]) = 0 THEN
+        UPDATE "{schema}".transport_groups AS g SET locked_by = NULL, attempts = 0, dead = g.dead + v_count
+        WHERE g.ctid = v_row;
     END IF;
     RETURN v_count;
 END

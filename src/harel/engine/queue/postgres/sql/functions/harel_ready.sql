@@ -11,7 +11,8 @@ BEGIN
     SELECT g.lock_expiry INTO v_number FROM "{schema}".transport_groups AS g
     WHERE g.lock_expiry < {held_from}
         AND (
-            SELECT m.seq FROM "{schema}".transport_messages AS m WHERE m.group_id = g.group_id ORDER BY m.seq LIMIT 1
+            SELECT m.seq FROM "{schema}".transport_messages AS m
+            WHERE m.group_id = g.group_id AND m.seq > g.settled ORDER BY m.seq LIMIT 1
         ) IS NOT NULL
     ORDER BY g.lock_expiry, g.arrival
     LIMIT 1;

@@ -8,13 +8,15 @@
 CREATE FUNCTION "{schema}".harel_release(p_group text, p_now double precision) RETURNS boolean
 LANGUAGE plpgsql {plans} AS $harel$
 DECLARE
-    v_now double precision;
-    v_row tid;
+    v_now    double precision;
+    v_row    tid;
+    v_number double precision;
 BEGIN
-    SELECT g.ctid INTO v_row FROM "{schema}".transport_groups AS g
-    WHERE g.group_id = p_group AND g.lock_expiry >= {held_from}
+    SELECT g.ctid, g.lock_expiry INTO v_row, v_number FROM "{schema}".transport_groups AS g
+    WHERE g.group_id = p_group
+    ORDER BY g.head DESC, g.attempts DESC LIMIT 1
     FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
+    IF NOT FOUND OR v_number < {held_from} THEN
         RETURN false;
     END IF;
     v_now := {now};
