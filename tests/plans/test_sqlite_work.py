@@ -113,6 +113,7 @@ WRITES: dict[str, tuple[int, Callable[[Bench], Callable[[], object]]]] = {
     "ack_many of three": (10, lambda bench: partial(bench.queue.ack_many, _leases(bench, 3))),
     "nack": (1, lambda bench: partial(bench.queue.nack, bench.claim())),
     "extend": (1, lambda bench: partial(bench.queue.extend, bench.claim(), 5.0)),
+    "extend_many of three": (1, lambda bench: partial(bench.queue.extend_many, _leases(bench, 3), 5.0)),
     "reject": (4, lambda bench: partial(bench.queue.reject, bench.claim(), "why")),
     "hold": (1, lambda bench: partial(bench.queue.hold, "filler3")),
     "release": (2, lambda bench: partial(bench.queue.release, "filler3")),
@@ -201,6 +202,20 @@ def _measured(folder: Path, size: int, measure: Measure) -> dict[str, int]:
 def test_the_work_does_not_grow_with_the_groups(crowd: Callable[[Counting, int], None], tmp_path: Path) -> None:
     """Promise 10, with 100 groups and with 20,000."""
     _does_not_grow(tmp_path, FEW, MANY, a_round_among(crowd))
+
+
+@pytest.mark.parametrize("crowd", [fresh, served, parked_and_held, leased], ids=lambda crowd: crowd.__name__)
+def test_renewing_many_leases_does_not_grow_with_the_groups(
+    crowd: Callable[[Counting, int], None], tmp_path: Path
+) -> None:
+    """Promise 10, for five leases beside 100 groups and beside 20,000."""
+
+    def measure(bench: Bench, groups: int) -> dict[str, int]:
+        crowd(bench, groups)
+        leases = _leases(bench, 5)
+        return {"extend_many": bench.steps(lambda: bench.queue.extend_many(leases, 5.0))}
+
+    _does_not_grow(tmp_path, FEW, MANY, measure)
 
 
 def test_the_work_does_not_grow_with_the_dead_letters(tmp_path: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,7 @@ from typing import Any
 import pytest
 
 from harel import Event, Message
-from harel.engine.aio_transport import AsyncSqliteTransport
-from harel.engine.transport import sqlite_file
+from tests.sqlite.drivers import Driver
 
 EVENT = Event("noted", {"n": 1})
 
@@ -22,28 +19,28 @@ EVENT = Event("noted", {"n": 1})
 class Gate:
     """Holds a statement that begins with some words until it is let go."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    def __init__(self, driver: Driver, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
         self.reached = threading.Event()
         self.go = threading.Event()
-        execute: Callable[..., Any] = sqlite_file._execute
+        execute = driver.file._execute
 
-        def held(connection: sqlite3.Connection, statement: str, *rest: Any) -> Any:
+        def held(file: Any, connection: Any, statement: str, *rest: Any) -> Any:
             if statement.startswith(words):
                 self.reached.set()
                 assert self.go.wait(30)
-            return execute(connection, statement, *rest)
+            return execute(file, connection, statement, *rest)
 
-        monkeypatch.setattr(sqlite_file, "_execute", held)
+        monkeypatch.setattr(driver.file, "_execute", held)
 
     async def wait(self) -> None:
         assert await asyncio.to_thread(self.reached.wait, 30)
 
 
 async def test_a_task_cancelled_inside_a_transaction_finds_it_rolled_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: Driver
 ) -> None:
-    async with AsyncSqliteTransport(tmp_path / "queue.db") as queue:
-        gate = Gate(monkeypatch, "INSERT INTO transport_groups")
+    async with driver.async_transport(tmp_path / "queue.db") as queue:
+        gate = Gate(driver, monkeypatch, "INSERT INTO transport_groups")
         publishing = asyncio.create_task(queue.publish("a", EVENT))
         await gate.wait()
         publishing.cancel()
@@ -56,11 +53,11 @@ async def test_a_task_cancelled_inside_a_transaction_finds_it_rolled_back(
 
 
 async def test_a_claim_cancelled_before_its_commit_leases_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: Driver
 ) -> None:
-    async with AsyncSqliteTransport(tmp_path / "queue.db") as queue:
+    async with driver.async_transport(tmp_path / "queue.db") as queue:
         await queue.publish("a", EVENT)
-        gate = Gate(monkeypatch, "UPDATE transport_groups AS g")
+        gate = Gate(driver, monkeypatch, "UPDATE transport_groups AS g")
         claiming = asyncio.create_task(queue.claim("w", 30.0))
         await gate.wait()
         claiming.cancel()
@@ -72,10 +69,12 @@ async def test_a_claim_cancelled_before_its_commit_leases_nothing(
         assert lease.attempt == 1
 
 
-async def test_a_task_cancelled_while_it_waits_for_the_file_lets_the_next_one_through(tmp_path: Path) -> None:
+async def test_a_task_cancelled_while_it_waits_for_the_file_lets_the_next_one_through(
+    tmp_path: Path, driver: Driver
+) -> None:
     path = tmp_path / "queue.db"
-    async with AsyncSqliteTransport(path, busy_timeout=60.0) as queue:
-        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+    async with driver.async_transport(path, busy_timeout=60.0) as queue:
+        with closing(driver.connect(path)) as other:
             other.execute("BEGIN IMMEDIATE")
             first = asyncio.create_task(queue.publish("a", EVENT))
             second = asyncio.create_task(queue.publish("b", EVENT))
@@ -88,8 +87,8 @@ async def test_a_task_cancelled_while_it_waits_for_the_file_lets_the_next_one_th
         assert [group.group_id for group in await queue.groups()] == ["b"]
 
 
-async def test_many_tasks_share_a_transport_and_each_transaction_is_whole(tmp_path: Path) -> None:
-    async with AsyncSqliteTransport(tmp_path / "queue.db") as queue:
+async def test_many_tasks_share_a_transport_and_each_transaction_is_whole(tmp_path: Path, driver: Driver) -> None:
+    async with driver.async_transport(tmp_path / "queue.db") as queue:
 
         async def work(name: str) -> None:
             for n in range(10):
@@ -105,9 +104,11 @@ async def test_many_tasks_share_a_transport_and_each_transaction_is_whole(tmp_pa
         assert all(group.group_id.startswith("cancelled-") for group in await queue.groups())
 
 
-async def test_reading_goes_on_while_a_write_is_held_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with AsyncSqliteTransport(tmp_path / "queue.db") as queue:
-        gate = Gate(monkeypatch, "INSERT INTO transport_groups")
+async def test_reading_goes_on_while_a_write_is_held_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: Driver
+) -> None:
+    async with driver.async_transport(tmp_path / "queue.db") as queue:
+        gate = Gate(driver, monkeypatch, "INSERT INTO transport_groups")
         publishing = asyncio.create_task(queue.publish("a", EVENT))
         await gate.wait()
         assert (await queue.stats()).messages == 0
@@ -116,9 +117,9 @@ async def test_reading_goes_on_while_a_write_is_held_up(tmp_path: Path, monkeypa
         assert (await queue.stats()).messages == 1
 
 
-async def test_closing_ends_after_what_runs_and_leaves_no_thread(tmp_path: Path) -> None:
+async def test_closing_ends_after_what_runs_and_leaves_no_thread(tmp_path: Path, driver: Driver) -> None:
     before = set(threading.enumerate())
-    queue = AsyncSqliteTransport(tmp_path / "queue.db")
+    queue = driver.async_transport(tmp_path / "queue.db")
     await queue.publish("a", EVENT)
     publishing = [asyncio.create_task(queue.publish("a", EVENT)) for _ in range(3)]
     await asyncio.sleep(0)

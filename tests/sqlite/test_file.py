@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,35 +20,37 @@ from harel import (
     InvalidArgument,
     Message,
     SchemaMismatch,
+    Transport,
     TransportUnavailable,
 )
+from harel.engine.queue.contract import Lease
 from harel.engine.queue.sqlite.ops import schema_ddl
-from harel.engine.transport import SqliteTransport
+from tests.sqlite.drivers import Driver
 
 EVENT = Event("noted", {"n": 1})
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[sqlite3.Connection]:
+def writing(driver: Driver, path: Path) -> Iterator[Any]:
     """Another program's open transaction on the file."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with closing(driver.connect(path)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield connection
 
 
-def test_opening_waits_for_nobodys_transaction(tmp_path: Path) -> None:
+def test_opening_waits_for_nobodys_transaction(tmp_path: Path, driver: Driver) -> None:
     path = tmp_path / "queue.db"
-    SqliteTransport(path).close()
-    with writing(path), SqliteTransport(path, busy_timeout=0.0) as queue:
+    driver.transport(path).close()
+    with writing(driver, path), driver.transport(path, busy_timeout=0.0) as queue:
         assert queue.stats().groups == 0
 
 
-def test_many_processes_open_an_empty_file_at_once(tmp_path: Path) -> None:
+def test_many_processes_open_an_empty_file_at_once(tmp_path: Path, driver: Driver) -> None:
     program = (
         "import sys, harel; sys.stdin.readline(); q = harel.connect(sys.argv[1]); "
         "q.publish('g', harel.Event('opened')); print('ok')"
     )
-    url = f"sqlite:///{tmp_path}/queue.db"
+    url = driver.url(tmp_path)
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", program, url],
@@ -65,11 +67,11 @@ def test_many_processes_open_an_empty_file_at_once(tmp_path: Path) -> None:
         process.stdin.flush()
     answers = [process.communicate(timeout=60) for process in processes]
     assert answers == [("ok\n", "")] * 8
-    with SqliteTransport(tmp_path / "queue.db") as queue:
+    with driver.transport(tmp_path / "queue.db") as queue:
         assert queue.stats().messages == 8
 
 
-def test_sixteen_processes_at_work_on_one_file_never_see_it_locked(tmp_path: Path) -> None:
+def test_sixteen_processes_at_work_on_one_file_never_see_it_locked(tmp_path: Path, driver: Driver) -> None:
     program = """
 import sys, harel
 with harel.connect(sys.argv[1]) as queue:
@@ -78,7 +80,7 @@ with harel.connect(sys.argv[1]) as queue:
         for lease in queue.claim_many(sys.argv[2], 30.0, 3):
             assert queue.ack(lease)
 """
-    url = f"sqlite:///{tmp_path}/queue.db"
+    url = driver.url(tmp_path)
     processes = [
         subprocess.Popen([sys.executable, "-c", program, url, str(n)], stderr=subprocess.PIPE, text=True)
         for n in range(16)
@@ -87,16 +89,16 @@ with harel.connect(sys.argv[1]) as queue:
     assert [process.returncode for process in processes] == [0] * 16
 
 
-def test_threads_may_share_a_transport(tmp_path: Path) -> None:
+def test_threads_may_share_a_transport(tmp_path: Path, driver: Driver) -> None:
     acked: list[int] = []
 
-    def work(queue: SqliteTransport, name: str) -> None:
+    def work(queue: Transport, name: str) -> None:
         while leases := queue.claim_many(name, 30.0, 3):
             for lease in leases:
                 assert queue.ack(lease)
                 acked.append(lease.seq)
 
-    with SqliteTransport(tmp_path / "queue.db") as queue:
+    with driver.transport(tmp_path / "queue.db") as queue:
         queue.publish_many([Message(f"g{n % 40}", EVENT, 0) for n in range(200)])
         threads = [threading.Thread(target=work, args=(queue, str(n))) for n in range(8)]
         for thread in threads:
@@ -109,8 +111,8 @@ def test_threads_may_share_a_transport(tmp_path: Path) -> None:
         assert sorted(acked) == list(range(1, 201))
 
 
-def test_a_forked_child_opens_connections_of_its_own(tmp_path: Path) -> None:
-    with SqliteTransport(tmp_path / "queue.db") as queue:
+def test_a_forked_child_opens_connections_of_its_own(tmp_path: Path, driver: Driver) -> None:
+    with driver.transport(tmp_path / "queue.db") as queue:
         queue.publish("a", EVENT)
         parents = {queue._file._writer.connection, queue._file._reader.connection}
         child = os.fork()
@@ -129,8 +131,10 @@ def test_a_forked_child_opens_connections_of_its_own(tmp_path: Path) -> None:
         assert queue.claim("parent", 30.0) is not None
 
 
-def test_a_fork_while_another_thread_is_inside_an_operation_does_not_block_the_child(tmp_path: Path) -> None:
-    with SqliteTransport(tmp_path / "queue.db") as queue:
+def test_a_fork_while_another_thread_is_inside_an_operation_does_not_block_the_child(
+    tmp_path: Path, driver: Driver
+) -> None:
+    with driver.transport(tmp_path / "queue.db") as queue:
         queue._file._writer.lock.acquire()
         child = os.fork()
         if child == 0:
@@ -144,18 +148,21 @@ def test_a_fork_while_another_thread_is_inside_an_operation_does_not_block_the_c
         assert queue.stats().messages == 1
 
 
-def test_a_file_that_stays_locked_is_unavailable_and_nothing_changed(tmp_path: Path) -> None:
+def test_a_file_that_stays_locked_is_unavailable_and_nothing_changed(tmp_path: Path, driver: Driver) -> None:
     path = tmp_path / "queue.db"
-    with SqliteTransport(path, busy_timeout=0.05) as queue:
+    with driver.transport(path, busy_timeout=0.05) as queue:
         queue.publish("a", EVENT)
-        with writing(path), pytest.raises(TransportUnavailable, match=r"kept .*queue.db locked for 0.05 s") as raised:
+        with (
+            writing(driver, path),
+            pytest.raises(TransportUnavailable, match=r"kept .*queue.db locked for 0.05 s") as raised,
+        ):
             queue.publish("a", EVENT)
-        assert isinstance(raised.value.__cause__, sqlite3.OperationalError)
+        assert isinstance(raised.value.__cause__, driver.error)
         assert queue.stats().messages == 1
 
 
-def test_a_full_disk_is_unavailable_and_the_queue_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    with SqliteTransport(tmp_path / "queue.db") as queue:
+def test_a_full_disk_is_unavailable_and_the_queue_goes_on_when_there_is_room(tmp_path: Path, driver: Driver) -> None:
+    with driver.transport(tmp_path / "queue.db") as queue:
         queue.publish("a", EVENT)
         connection = queue._file._writer.connection
         assert connection is not None
@@ -180,33 +187,35 @@ def test_a_full_disk_is_unavailable_and_the_queue_goes_on_when_there_is_room(tmp
         ("folder", "folder cannot be used just now"),
     ],
 )
-def test_a_path_that_is_no_database_is_an_error_that_names_it(path: str, says: str, tmp_path: Path) -> None:
+def test_a_path_that_is_no_database_is_an_error_that_names_it(
+    path: str, says: str, tmp_path: Path, driver: Driver
+) -> None:
     (tmp_path / "text.db").write_text("This is a text, and not a database. " * 100)
     (tmp_path / "folder").mkdir()
     with pytest.raises(HarelError, match=says):
-        SqliteTransport(tmp_path / path)
+        driver.transport(tmp_path / path)
 
 
 @pytest.mark.parametrize("path", ["", ":memory:", "file:queue.db?mode=memory"])
-def test_a_path_that_is_no_file_is_refused(path: str) -> None:
+def test_a_path_that_is_no_file_is_refused(path: str, driver: Driver) -> None:
     with pytest.raises(ConfigError, match="memory://"):
-        SqliteTransport(path)
+        driver.transport(path)
 
 
 @pytest.mark.parametrize("prefix", ["", "1st", "a-b", 'x"; DROP TABLE t; --', "a" * 41, "café", "a b"])
-def test_a_prefix_that_is_no_identifier_is_refused(prefix: str, tmp_path: Path) -> None:
+def test_a_prefix_that_is_no_identifier_is_refused(prefix: str, tmp_path: Path, driver: Driver) -> None:
     with pytest.raises(ConfigError, match="prefix is 1 to 40 ASCII letters"):
-        SqliteTransport(tmp_path / "queue.db", prefix=prefix)
+        driver.transport(tmp_path / "queue.db", prefix=prefix)
 
 
-def test_an_unknown_durability_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_durability_is_refused(tmp_path: Path, driver: Driver) -> None:
     with pytest.raises(ConfigError, match="synchronous must be one of OFF, NORMAL, FULL, EXTRA"):
-        SqliteTransport(tmp_path / "queue.db", synchronous="full")  # type: ignore[arg-type]
+        driver.transport(tmp_path / "queue.db", synchronous="full")
 
 
-def test_prefixes_keep_queues_in_one_file_apart(tmp_path: Path) -> None:
+def test_prefixes_keep_queues_in_one_file_apart(tmp_path: Path, driver: Driver) -> None:
     path = tmp_path / "queue.db"
-    with SqliteTransport(path, prefix="one") as one, SqliteTransport(path, prefix="two") as two:
+    with driver.transport(path, prefix="one") as one, driver.transport(path, prefix="two") as two:
         one.publish("a", EVENT)
         assert two.claim("w", 30.0) is None
         lease = one.claim("w", 30.0)
@@ -215,37 +224,37 @@ def test_prefixes_keep_queues_in_one_file_apart(tmp_path: Path) -> None:
             two.ack(lease)
 
 
-def test_a_missing_schema_is_an_error_where_it_may_not_be_made(tmp_path: Path) -> None:
+def test_a_missing_schema_is_an_error_where_it_may_not_be_made(tmp_path: Path, driver: Driver) -> None:
     path = tmp_path / "queue.db"
     with pytest.raises(SchemaMismatch, match="harel schema sqlite"):
-        SqliteTransport(path, create_schema=False)
-    with closing(sqlite3.connect(path)) as connection:
+        driver.transport(path, create_schema=False)
+    with closing(driver.connect(path)) as connection:
         connection.executescript(schema_ddl("transport"))
-    with SqliteTransport(path, create_schema=False) as queue:
+    with driver.transport(path, create_schema=False) as queue:
         queue.publish("a", EVENT)
         assert queue.claim("w", 30.0) is not None
 
 
-def test_a_schema_of_another_version_is_an_error(tmp_path: Path) -> None:
+def test_a_schema_of_another_version_is_an_error(tmp_path: Path, driver: Driver) -> None:
     path = tmp_path / "queue.db"
-    SqliteTransport(path).close()
-    with closing(sqlite3.connect(path)) as connection, connection:
+    driver.transport(path).close()
+    with closing(driver.connect(path)) as connection:
         connection.execute("UPDATE transport_schema SET version = 2")
     with pytest.raises(SchemaMismatch, match="version 2 of the schema, and this harel works with version 1"):
-        SqliteTransport(path)
+        driver.transport(path)
 
 
-def test_the_callers_connection_is_used_and_not_closed(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "queue.db")) as connection:
-        with SqliteTransport(connection) as queue:
+def test_the_callers_connection_is_used_and_not_closed(tmp_path: Path, driver: Driver) -> None:
+    with closing(driver.connect(tmp_path / "queue.db")) as connection:
+        with driver.transport(connection) as queue:
             queue.publish("a", EVENT)
             assert queue.claim("w", 30.0) is not None
         assert connection.execute("SELECT count(*) FROM transport_messages").fetchone() == (1,)
 
 
-def test_the_callers_open_transaction_is_not_joined_by_accident(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "queue.db", isolation_level=None)) as connection:
-        queue = SqliteTransport(connection)
+def test_the_callers_open_transaction_is_not_joined_by_accident(tmp_path: Path, driver: Driver) -> None:
+    with closing(driver.connect(tmp_path / "queue.db")) as connection:
+        queue = driver.transport(connection)
         connection.execute("BEGIN")
         with pytest.raises(InvalidArgument, match="inside a transaction"):
             queue.publish("a", EVENT)
@@ -253,54 +262,53 @@ def test_the_callers_open_transaction_is_not_joined_by_accident(tmp_path: Path) 
         queue.publish("a", EVENT)
 
 
-def test_a_lease_is_known_on_every_transport_of_its_queue(tmp_path: Path) -> None:
-    with SqliteTransport(tmp_path / "queue.db") as one, SqliteTransport(tmp_path / "." / "queue.db") as two:
+def test_a_lease_is_known_on_every_transport_of_its_queue(tmp_path: Path, driver: Driver) -> None:
+    with driver.transport(tmp_path / "queue.db") as one, driver.transport(tmp_path / "." / "queue.db") as two:
         one.publish("a", EVENT)
         lease = one.claim("w", 30.0)
         assert lease is not None
         assert two.ack(lease)
 
 
-def test_publish_and_settle_wait_for_the_disk_and_a_claim_need_not(tmp_path: Path) -> None:
-    with SqliteTransport(tmp_path / "queue.db") as queue:
-        queue.publish("a", EVENT)
-        connection = queue._file._writer.connection
-        assert connection is not None
-        committed: list[tuple[str, int]] = []
-        operation = ""
+def test_publish_and_settle_wait_for_the_disk_and_a_claim_need_not(
+    tmp_path: Path, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels: list[int] = []
+    execute = driver.file._execute
 
-        def trace(statement: str) -> None:
-            if statement == "COMMIT":
-                committed.append((operation, levels[-1]))
+    def watched(file: Any, connection: Any, statement: str, *rest: Any) -> Any:
+        if statement == "COMMIT":
+            levels.append(connection.execute("PRAGMA synchronous").fetchone()[0])
+        return execute(file, connection, statement, *rest)
 
-        levels = [connection.execute("PRAGMA synchronous").fetchone()[0]]
+    def level(call: Callable[[], object]) -> int:
+        levels.clear()
+        assert call() in (None, True)
+        (only,) = levels
+        return only
 
-        def follow(statement: str) -> None:
-            if statement.startswith("PRAGMA synchronous ="):
-                levels.append({"NORMAL": 1, "FULL": 2}[statement.split()[-1]])
-            trace(statement)
-
-        connection.set_trace_callback(follow)
-        operation = "publish"
-        queue.publish("a", EVENT)
-        operation = "claim"
-        lease = queue.claim("w", 30.0)
+    def claimed() -> Lease:
+        lease: Lease | None = queue.claim("w", 30.0)
         assert lease is not None
-        operation = "extend"
-        queue.extend(lease, 30.0)
-        operation = "ack"
-        queue.ack(lease)
-        operation = "claim"
-        lease = queue.claim("w", 30.0)
-        assert lease is not None
-        operation = "reject"
-        queue.reject(lease, "no")
-        connection.set_trace_callback(None)
-    assert committed == [("publish", 2), ("claim", 1), ("extend", 1), ("ack", 2), ("claim", 1), ("reject", 2)]
+        return lease
+
+    with driver.transport(tmp_path / "queue.db") as queue:
+        monkeypatch.setattr(driver.file, "_execute", watched)
+        full, normal = 2, 1
+        assert level(lambda: queue.publish("a", EVENT)) == full
+        lease = claimed()
+        assert levels[-1] == normal
+        assert level(lambda: queue.extend(lease, 30.0)) == normal
+        assert level(lambda: queue.nack(lease)) == normal
+        lease = claimed()
+        assert level(lambda: queue.ack(lease)) == full
+        queue.publish("a", EVENT)
+        lease = claimed()
+        assert level(lambda: queue.reject(lease, "no")) == full
 
 
-def test_an_operation_that_fails_leaves_no_open_transaction(tmp_path: Path) -> None:
-    with SqliteTransport(tmp_path / "queue.db") as queue:
+def test_an_operation_that_fails_leaves_no_open_transaction(tmp_path: Path, driver: Driver) -> None:
+    with driver.transport(tmp_path / "queue.db") as queue:
         connection = queue._file._writer.connection
         assert connection is not None
         connection.execute(

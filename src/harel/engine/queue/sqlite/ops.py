@@ -31,7 +31,17 @@ from harel.engine.queue.schedule import FRESH, HELD, HELD_FROM, LONGEST_S
 from harel.engine.queue.tokens import token_stem
 from harel.errors import SchemaMismatch
 
-__all__ = ["SCHEMA_VERSION", "Read", "SqliteOps", "Write", "schema_ddl"]
+__all__ = [
+    "SCHEMA_VERSION",
+    "Read",
+    "SqliteOps",
+    "Write",
+    "claimable_index",
+    "key_of",
+    "schema_ddl",
+    "settled_once",
+    "words_of",
+]
 
 T = TypeVar("T")
 
@@ -46,6 +56,7 @@ _FILES = (
     "extend",
     "groups",
     "hold",
+    "lock",
     "nack",
     "peek",
     "publish",
@@ -116,14 +127,16 @@ class SqliteOps:
         now: str = ":now",
     ) -> None:
         self.queue = queue
-        self.capabilities: Capabilities = Capabilities(max_event_bytes=64 * 2**20, max_visibility_s=LONGEST_S)
+        self.capabilities: Capabilities = Capabilities(
+            bind=True, max_event_bytes=64 * 2**20, max_visibility_s=LONGEST_S
+        )
         self._ahead = FRESH if fresh_first else 0.0
         self._poll_interval_s = poll_interval_s
         self._create_schema = create_schema
-        words = _words(prefix, now)
+        words = words_of(prefix, now)
         self._sql = {name: load_sql(_PACKAGE, name, words) for name in _FILES}
         self._claims = [
-            load_sql(_PACKAGE, "claim", {**words, "floor": str(floor), "claimable": _claimable(prefix, floor)})
+            load_sql(_PACKAGE, "claim", {**words, "floor": str(floor), "claimable": claimable_index(prefix, floor)})
             for floor in range(HIGHEST_PRIORITY + 1)
         ]
 
@@ -165,11 +178,12 @@ class SqliteOps:
         ]
 
     def ack(self, leases: Sequence[Lease]) -> Op[list[bool]]:
-        settled, *_ = yield Write((self._current(leases), *_each(self._sql["ack"], [_key(lease) for lease in leases])))
-        return _once(leases, {place for (place,) in settled})
+        keys: list[Values] = [key_of(lease) for lease in leases]
+        settled, *_ = yield Write((self._current(leases), *_each(self._sql["ack"], keys)))
+        return settled_once(leases, {place for (place,) in settled})
 
     def nack(self, lease: Lease, delay: float) -> Op[bool]:
-        (rows,) = yield Write(_each(self._sql["nack"], {**_key(lease), "delay": delay}), durable=False)
+        (rows,) = yield Write(_each(self._sql["nack"], {**key_of(lease), "delay": delay}), durable=False)
         return bool(rows)
 
     def extend(self, leases: Sequence[Lease], visibility: float) -> Op[list[float | None]]:
@@ -180,7 +194,7 @@ class SqliteOps:
 
     def reject(self, lease: Lease, reason: str) -> Op[bool]:
         statements = self._sql["reject"] + self._sql["ack"]
-        rejected, *_ = yield Write(_each(statements, {**_key(lease), "reason": reason}))
+        rejected, *_ = yield Write(_each(statements, {**key_of(lease), "reason": reason}))
         return bool(rejected)
 
     def wait(self, timeout: float) -> Op[bool]:
@@ -236,6 +250,12 @@ class SqliteOps:
         *_, rows = yield Write(_each(self._sql["redrive"], {"seq": seq, "ahead": self._ahead}))
         return bool(rows)
 
+    @property
+    def lock(self) -> str:
+        """The statement that takes the write lock and changes nothing."""
+        (statement,) = self._sql["lock"]
+        return statement
+
     def _current(self, leases: Sequence[Lease]) -> tuple[str, Values]:
         (statement,) = self._sql["current"]
         return statement, {"leases": _pairs(leases)}
@@ -243,11 +263,12 @@ class SqliteOps:
 
 def schema_ddl(prefix: str = "transport") -> str:
     """Return the statements that make the schema, for a migration tool."""
-    statements = load_sql(_PACKAGE, "schema", _words(prefix, ":now"))
+    statements = load_sql(_PACKAGE, "schema", words_of(prefix, ":now"))
     return "".join(f"{statement};\n\n" for statement in statements)
 
 
-def _words(prefix: str, now: str) -> dict[str, str]:
+def words_of(prefix: str, now: str) -> dict[str, str]:
+    """Return what takes the places in the statements: names with this prefix, and ``now``, the time's expression."""
     return {
         "prefix": check_identifier("prefix", prefix),
         "now": now,
@@ -258,7 +279,8 @@ def _words(prefix: str, now: str) -> dict[str, str]:
     }
 
 
-def _claimable(prefix: str, floor: int) -> str:
+def claimable_index(prefix: str, floor: int) -> str:
+    """Return the name of the index that a claim with this floor walks."""
     return f"{prefix}_groups_claimable_{floor}" if floor else f"{prefix}_groups_claimable"
 
 
@@ -274,11 +296,12 @@ def _each(statements: Sequence[str], values: Values | list[Values]) -> tuple[tup
     return tuple((statement, values) for statement in statements)
 
 
-def _key(lease: Lease) -> dict[str, Any]:
+def key_of(lease: Lease) -> dict[str, Any]:
+    """Return what a statement needs to know of a lease."""
     return {"group_id": lease.group_id, "seq": lease.seq, "token": lease.token}
 
 
-def _once(leases: Sequence[Lease], places: set[int]) -> list[bool]:
+def settled_once(leases: Sequence[Lease], places: set[int]) -> list[bool]:
     """Say which leases were settled: those at these places, but one that is given twice only once."""
     settled: set[str] = set()
     answers = []
