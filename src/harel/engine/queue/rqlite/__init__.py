@@ -1,0 +1,1 @@
+"""The operations for rqlite: the statements of SQLite, sent so that each takes effect once."""
