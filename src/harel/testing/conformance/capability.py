@@ -6,7 +6,20 @@ import pytest
 
 from harel.engine.queue.contract import Capabilities, Transport
 from harel.errors import NotSupported
-from harel.testing.conformance.kit import EVERY_CALL, Call, assert_refused, drain, open_queue, put, take
+from harel.testing.conformance.kit import (
+    EVERY_CALL,
+    WAYS,
+    Call,
+    assert_nothing_claimable,
+    assert_refused,
+    drain,
+    each_way,
+    open_queue,
+    put,
+    said,
+    snapshot,
+    take,
+)
 from harel.testing.subject import Subject
 
 REFUSED: dict[str, tuple[str, Call]] = {
@@ -50,3 +63,45 @@ def test_what_a_backend_cannot_do_it_refuses_at_once(subject: Subject, name: str
     assert capability in message
     assert queue.ack(lease) is True
     assert drain(queue) == ["g m2"]
+
+
+@each_way
+def test_without_late_settle_a_lease_that_ran_out_is_lost_promise_5(subject: Subject, way: str) -> None:
+    queue = open_queue(subject)
+    if queue.capabilities.late_settle:
+        pytest.skip("capabilities.late_settle is True")
+    put(queue, "g", "m1", "m2")
+    lease = take(queue, visibility=10.0)
+    subject.clock.advance(11.0)
+    before, expires_at = snapshot(queue), lease.expires_at
+    assert WAYS[way](queue, lease) is False
+    assert (snapshot(queue), lease.expires_at) == (before, expires_at)
+    again = take(queue)
+    assert (said(again), again.attempt) == ("g m1", 2)
+
+
+def test_a_visibility_and_a_delay_are_rounded_up_to_a_step_of_time(subject: Subject) -> None:
+    queue = open_queue(subject)
+    step = queue.capabilities.time_step_s
+    if not step:
+        pytest.skip("capabilities.time_step_s is 0.0")
+    put(queue, "g", "m1")
+    for ask in (
+        lambda: take(queue, visibility=2.25 * step),
+        lambda: queue.extend(take(queue), 2.25 * step),
+        lambda: queue.nack(take(queue), 2.25 * step),
+    ):
+        assert ask()
+        subject.clock.advance(2.75 * step)
+        assert_nothing_claimable(queue)
+        subject.clock.advance(0.5 * step)
+
+
+def test_without_watch_a_wait_only_pauses(subject: Subject) -> None:
+    queue = open_queue(subject)
+    if queue.capabilities.watch:
+        pytest.skip("capabilities.watch is True")
+    put(queue, "g", "m1")
+    assert queue.wait(0.0) is False
+    assert queue.wait(0.02) is False
+    assert drain(queue) == ["g m1"]

@@ -6,6 +6,9 @@ import pytest
 
 from harel.testing.conformance.kit import (
     WAYS,
+    assert_counts,
+    assert_empty,
+    assert_lasts,
     assert_nothing_claimable,
     drain,
     each_way,
@@ -124,7 +127,7 @@ def test_a_lease_goes_on_under_a_hold(subject: Subject) -> None:
     subject.clock.advance(20.0)
     before = subject.clock.now
     assert queue.extend(lease, 30.0) is True
-    assert before - 0.001 <= lease.expires_at - 30.0 <= subject.clock.now + 0.001
+    assert_lasts(queue, lease, 30.0, before - 0.001, subject.clock.now + 0.001)
     subject.clock.advance(20.0)
     assert_nothing_claimable(queue)
     assert queue.ack(lease) is True
@@ -141,7 +144,7 @@ def test_what_settles_or_extends_a_lease_leaves_its_group_held(subject: Subject,
     lease = take(queue, visibility=30.0)
     assert queue.hold("g")
     assert WAYS[way](queue, lease) is True
-    assert queue.stats().held == 1
+    assert_counts(queue, held=1)
     assert_nothing_claimable(queue)
     subject.clock.advance(3_600.0)
     assert_nothing_claimable(queue)
@@ -209,12 +212,12 @@ def test_a_group_that_drains_under_a_hold_stays_held(subject: Subject) -> None:
     lease = take(queue)
     assert queue.hold("g")
     assert queue.ack(lease)
-    assert (queue.stats().groups, queue.stats().held, queue.stats().messages) == (1, 1, 0)
+    assert_counts(queue, groups=1, held=1, messages=0)
     put(queue, "g", "m2")
     assert_nothing_claimable(queue)
     assert queue.release("g") is True
     assert drain(queue) == ["g m2"]
-    assert queue.stats().groups == 0
+    assert_empty(queue)
 
 
 def test_releasing_a_group_that_is_empty_drops_it_promise_10(subject: Subject) -> None:
@@ -225,7 +228,7 @@ def test_releasing_a_group_that_is_empty_drops_it_promise_10(subject: Subject) -
     assert queue.ack(lease)
     assert queue.release("g") is True
     assert queue.release("g") is False
-    assert queue.stats().groups == 0
+    assert_empty(queue)
     assert_nothing_claimable(queue)
     put(queue, "g", "m2")
     assert drain(queue) == ["g m2"]

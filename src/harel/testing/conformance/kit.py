@@ -67,6 +67,30 @@ def assert_nothing_claimable(queue: Transport, floor: int = 0) -> None:
     assert queue.claim("an onlooker", VISIBILITY_S, floor) is None
 
 
+def assert_counts(queue: Transport, **figures: int) -> None:
+    """See that ``stats`` has these figures, where the backend has any."""
+    if queue.capabilities.stats:
+        stats = queue.stats()
+        assert {name: getattr(stats, name) for name in figures} == figures
+
+
+def assert_empty(queue: Transport) -> None:
+    """See that no claim finds a group, and that none is left."""
+    assert_nothing_claimable(queue)
+    assert_counts(queue, messages=0, groups=0)
+
+
+def assert_lasts(queue: Transport, lease: Lease, seconds: float, before: float, after: float) -> None:
+    """See that a lease runs out so many seconds after a time between these two, to the backend's step of time."""
+    step = queue.capabilities.time_step_s
+    assert before - step <= lease.expires_at - seconds <= after + step
+
+
+def many(queue: Transport, number: int) -> int:
+    """Return so many, or a part of it where each message of a group is sent by itself."""
+    return number if queue.capabilities.atomic_batches else number // 20
+
+
 def said(lease: Lease) -> str:
     """Say what was claimed, as ``"group kind"``."""
     return f"{lease.group_id} {lease.event.kind}"

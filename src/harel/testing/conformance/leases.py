@@ -10,11 +10,13 @@ from harel.engine.queue.contract import Lease, Transport
 from harel.testing.conformance.kit import (
     VISIBILITY_S,
     WAYS,
+    assert_lasts,
     assert_nothing_claimable,
     drain,
     each_way,
     open_queue,
     put,
+    put_groups,
     said,
     snapshot,
     take,
@@ -109,7 +111,7 @@ def test_leases_run_out_each_at_its_own_time_promise_6(subject: Subject) -> None
 
 @pytest.mark.parametrize("way", ["ack", "ack_many", "nack", "reject"])
 def test_a_holder_that_is_late_settles_when_nobody_claimed_since_promise_6(subject: Subject, way: str) -> None:
-    queue = open_queue(subject)
+    queue = open_queue(subject, "late_settle")
     put(queue, "g", "m1", "m2")
     lease = take(queue, visibility=10.0)
     subject.clock.advance(3_600.0)
@@ -120,7 +122,7 @@ def test_a_holder_that_is_late_settles_when_nobody_claimed_since_promise_6(subje
 
 
 def test_a_holder_that_is_late_extends_when_nobody_claimed_since_promise_6(subject: Subject) -> None:
-    queue = open_queue(subject)
+    queue = open_queue(subject, "late_settle")
     put(queue, "g", "m1", "m2")
     lease = take(queue, visibility=10.0)
     subject.clock.advance(3_600.0)
@@ -134,7 +136,7 @@ def test_a_holder_that_is_late_extends_when_nobody_claimed_since_promise_6(subje
 
 
 def test_a_holder_that_is_late_parks_its_group_when_nobody_claimed_since_promise_6(subject: Subject) -> None:
-    queue = open_queue(subject)
+    queue = open_queue(subject, "late_settle")
     put(queue, "g", "m1")
     lease = take(queue, visibility=10.0)
     subject.clock.advance(3_600.0)
@@ -153,7 +155,7 @@ def test_extend_counts_from_now(subject: Subject, visibility: float) -> None:
     subject.clock.advance(10.0)
     before = subject.clock.now
     assert queue.extend(lease, visibility) is True
-    assert before <= lease.expires_at - visibility <= subject.clock.now
+    assert_lasts(queue, lease, visibility, before, subject.clock.now)
     subject.clock.advance(visibility - 1.0)
     assert_nothing_claimable(queue)
     subject.clock.advance(1.5)
@@ -170,6 +172,113 @@ def test_a_lease_that_is_extended_again_and_again_is_never_lost(subject: Subject
         assert queue.extend(lease, 30.0)
     assert queue.ack(lease)
     assert drain(queue) == ["g m2"]
+
+
+def _leases_of(queue: Transport, *group_ids: str, visibility: float = VISIBILITY_S) -> list[Lease]:
+    for group_id in group_ids:
+        put(queue, group_id, "m1", "m2")
+    leases = queue.claim_many("worker", visibility, len(group_ids))
+    return sorted(leases, key=lambda lease: group_ids.index(lease.group_id))
+
+
+def test_extend_many_renews_each_lease_from_now(subject: Subject) -> None:
+    queue = open_queue(subject)
+    leases = _leases_of(queue, "a", "b", "c", visibility=30.0)
+    subject.clock.advance(20.0)
+    before = subject.clock.now
+    assert queue.extend_many(leases, 60.0) == [True, True, True]
+    for lease in leases:
+        assert_lasts(queue, lease, 60.0, before - 0.001, subject.clock.now + 0.001)
+    subject.clock.advance(58.0)
+    assert_nothing_claimable(queue)
+    subject.clock.advance(4.0)
+    assert {(lease.group_id, lease.attempt) for lease in queue.claim_many("w", VISIBILITY_S, 10)} == {
+        ("a", 2),
+        ("b", 2),
+        ("c", 2),
+    }
+
+
+def test_extend_many_answers_in_the_order_of_the_leases(subject: Subject) -> None:
+    queue = open_queue(subject)
+    a, b, c, d = _leases_of(queue, "a", "b", "c", "d")
+    assert queue.ack(b)
+    assert queue.nack(d, 600.0)
+    assert queue.extend_many([d, c, b, a], 60.0) == [False, True, False, True]
+    assert queue.extend_many((a, b), 60.0) == [True, False]
+    assert queue.extend_many(iter([b, c]), 60.0) == [False, True]
+
+
+def test_a_lost_lease_among_many_is_left_as_it_was_promise_5(subject: Subject) -> None:
+    queue = open_queue(subject)
+    (lost,) = _leases_of(queue, "a", visibility=10.0)
+    subject.clock.advance(12.0)
+    current = take_from(queue, "a", "another")
+    (other,) = _leases_of(queue, "b")
+    expiries = lost.expires_at, current.expires_at
+    subject.clock.advance(5.0)
+    assert queue.extend_many([lost, other], 600.0) == [False, True]
+    assert (lost.expires_at, current.expires_at) == expiries
+    assert other.expires_at > current.expires_at
+    subject.clock.advance(27.0)
+    again = take_from(queue, "a", "a third")
+    assert again.attempt == 3
+    assert queue.extend_many([current, other], 60.0) == [False, True]
+    assert queue.ack(again)
+
+
+def test_extend_many_of_the_same_lease_twice_renews_it_once_more(subject: Subject) -> None:
+    queue = open_queue(subject)
+    a, b = _leases_of(queue, "a", "b", visibility=30.0)
+    before = subject.clock.now
+    assert queue.extend_many([a, b, a], 60.0) == [True, True, True]
+    for lease in (a, b):
+        assert_lasts(queue, lease, 60.0, before - 0.001, subject.clock.now + 0.001)
+    assert queue.ack(a)
+    assert queue.extend_many([a, a, b], 60.0) == [False, False, True]
+
+
+def test_extend_many_leaves_held_groups_held(subject: Subject) -> None:
+    queue = open_queue(subject, "hold")
+    held, free = _leases_of(queue, "held", "free", visibility=30.0)
+    assert queue.hold("held")
+    subject.clock.advance(20.0)
+    before = subject.clock.now
+    assert queue.extend_many([held, free], 60.0) == [True, True]
+    assert_lasts(queue, held, 60.0, before - 0.001, subject.clock.now + 0.001)
+    assert queue.nack(held)
+    assert queue.nack(free)
+    assert take_from(queue, "free").attempt == 2
+    subject.clock.advance(3_600.0)
+    assert take_from(queue, "free").attempt == 3
+    assert_nothing_claimable(queue)
+    assert queue.release("held")
+    assert take_from(queue, "held").attempt == 2
+
+
+def test_extend_many_renews_more_leases_than_one_request_of_some_backends_holds(subject: Subject) -> None:
+    queue = open_queue(subject)
+    names = [f"g{number}" for number in range(25)]
+    put_groups(queue, *names)
+    leases: list[Lease] = []
+    while more := queue.claim_many("worker", 30.0, 30):
+        leases += more
+    assert sorted(lease.group_id for lease in leases) == sorted(names)
+    assert queue.ack(leases[11])
+    answers = queue.extend_many(leases, 60.0)
+    assert answers == [number != 11 for number in range(25)]
+    subject.clock.advance(50.0)
+    assert_nothing_claimable(queue)
+
+
+def test_extend_many_of_leases_that_ran_out_renews_those_that_nobody_took_promise_6(subject: Subject) -> None:
+    queue = open_queue(subject, "late_settle")
+    late, taken = _leases_of(queue, "late", "taken", visibility=10.0)
+    assert queue.extend(late, 100.0)
+    subject.clock.advance(12.0)
+    assert take(queue).group_id == "taken"
+    subject.clock.advance(100.0)
+    assert queue.extend_many([taken, late], 60.0) == [False, True]
 
 
 def test_extend_does_not_count_as_an_attempt(subject: Subject) -> None:

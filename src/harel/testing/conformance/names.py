@@ -7,6 +7,8 @@ import pytest
 from harel.events import Event, Message
 from harel.testing.conformance.kit import (
     VISIBILITY_S,
+    assert_counts,
+    assert_empty,
     assert_nothing_claimable,
     drain,
     kinds_in,
@@ -87,8 +89,7 @@ def test_a_group_may_be_called_anything(subject: Subject, name: str) -> None:
     assert queue.nack(leases[name])
     assert queue.ack_many([take(queue), leases["bystander"]]) == [True, True]
     assert queue.ack(take(queue))
-    assert_nothing_claimable(queue)
-    assert queue.stats().groups == 0
+    assert_empty(queue)
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
@@ -109,7 +110,7 @@ def test_a_group_called_anything_can_be_looked_at_held_and_purged(subject: Subje
     assert [letter.group_id for letter in queue.dead_letters(group_id=name)] == [name]
     assert queue.redrive(lease.seq)
     assert queue.purge(name) == 2
-    assert (queue.stats().groups, queue.stats().messages) == (1, 1)
+    assert_counts(queue, groups=1, messages=1)
 
 
 def test_a_worker_may_be_called_anything(subject: Subject) -> None:

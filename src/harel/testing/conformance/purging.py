@@ -6,6 +6,7 @@ import pytest
 
 from harel.testing.conformance.kit import (
     WAYS,
+    assert_counts,
     assert_nothing_claimable,
     drain,
     each_way,
@@ -25,7 +26,7 @@ def test_purge_deletes_what_waits_and_says_how_many(subject: Subject) -> None:
     assert queue.purge("g") == 3
     assert queue.purge("g") == 0
     assert drain(queue) == ["other m1", "other m2"]
-    assert queue.stats().groups == 0
+    assert_counts(queue, groups=0)
 
 
 def test_purging_a_group_that_is_not_there_deletes_nothing(subject: Subject) -> None:
@@ -42,7 +43,7 @@ def test_purge_leaves_the_message_in_flight_to_its_holder(subject: Subject) -> N
     lease = take(queue)
     assert queue.purge("g") == 2
     assert queue.purge("g") == 0
-    assert queue.stats().messages == 1
+    assert_counts(queue, messages=1)
     assert_nothing_claimable(queue)
     put(queue, "g", "m4")
     assert queue.extend(lease, 60.0) is True
@@ -57,7 +58,7 @@ def test_a_message_in_flight_that_survived_a_purge_comes_again_promise_3(subject
     assert queue.purge("g") == 1
     subject.clock.advance(11.0)
     assert take(queue).attempt == 2
-    assert queue.stats().messages == 1
+    assert_counts(queue, messages=1)
 
 
 @each_way
@@ -67,7 +68,7 @@ def test_purging_after_a_lease_ran_out_deletes_all_and_fences_its_holder_promise
     old = take(queue, visibility=10.0)
     subject.clock.advance(11.0)
     assert queue.purge("g") == 2
-    assert queue.stats().groups == 0
+    assert_counts(queue, groups=0)
     before = snapshot(queue)
     assert WAYS[way](queue, old) is False
     assert snapshot(queue) == before
@@ -84,7 +85,7 @@ def test_purging_a_parked_group_ends_its_park(subject: Subject) -> None:
     put(queue, "g", "m1", "m2")
     assert queue.nack(take(queue), 600.0)
     assert queue.purge("g") == 2
-    assert queue.stats().groups == 0
+    assert_counts(queue, groups=0)
     put(queue, "g", "m3")
     lease = take(queue)
     assert (lease.event.kind, lease.attempt) == ("m3", 1)
@@ -95,7 +96,7 @@ def test_a_held_group_that_is_purged_stays_held(subject: Subject) -> None:
     put(queue, "g", "m1", "m2")
     assert queue.hold("g")
     assert queue.purge("g") == 2
-    assert (queue.stats().groups, queue.stats().held) == (1, 1)
+    assert_counts(queue, groups=1, held=1)
     put(queue, "g", "m3")
     assert_nothing_claimable(queue)
     assert queue.release("g") is True
@@ -122,10 +123,10 @@ def test_purging_a_held_group_asks_whether_its_lease_still_runs(subject: Subject
     if ran_out:
         subject.clock.advance(11.0)
     assert queue.purge("g") == (2 if ran_out else 1)
-    assert queue.stats().held == 1
+    assert_counts(queue, held=1)
     assert queue.ack(lease) is not ran_out
     assert queue.release("g") is True
-    assert queue.stats().groups == 0
+    assert_counts(queue, groups=0)
 
 
 def test_a_purge_leaves_other_groups_and_the_dead_letters(subject: Subject) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harel.testing.conformance.kit import (
     VISIBILITY_S,
+    assert_empty,
     assert_nothing_claimable,
     drain,
     open_queue,
@@ -65,11 +66,11 @@ def test_claims_in_turn_share_out_the_groups_promises_1_and_7(subject: Subject) 
     leases = [take(transports[turn % 4]) for turn in range(20)]
     assert [lease.group_id for lease in leases] == names
     assert all(transports[(turn + 1) % 4].ack(lease) for turn, lease in enumerate(leases))
-    assert transports[0].stats().groups == 0
+    assert_empty(transports[0])
 
 
 def test_what_one_holds_the_other_cannot_claim_and_may_release(subject: Subject) -> None:
-    one, other = open_queue(subject, "hold"), subject.open()
+    one, other = open_queue(subject, "hold", "watch"), subject.open()
     put(one, "g", "m")
     assert one.hold("g")
     assert_nothing_claimable(other)

@@ -13,7 +13,7 @@ LONG_S = 50.0
 
 @pytest.mark.parametrize("timeout", [0, 0.0, LONG_S])
 def test_wait_is_back_at_once_when_something_is_claimable(subject: Subject, timeout: float) -> None:
-    queue = open_queue(subject)
+    queue = open_queue(subject, "watch")
     put(queue, "g", "m")
     before = snapshot(queue)
     assert queue.wait(timeout) is True
@@ -44,7 +44,7 @@ def test_a_group_that_cannot_be_claimed_is_nothing_to_wait_for(subject: Subject,
 
 @pytest.mark.parametrize("state", ["leased", "parked"])
 def test_wait_finds_a_group_whose_time_came(subject: Subject, state: str) -> None:
-    queue = open_queue(subject)
+    queue = open_queue(subject, "watch")
     put(queue, "g", "m")
     lease = take(queue, visibility=600.0)
     if state == "parked":
@@ -57,7 +57,7 @@ def test_wait_finds_a_group_whose_time_came(subject: Subject, state: str) -> Non
 
 @pytest.mark.parametrize("state", ["leased", "parked"])
 def test_wait_lasts_until_a_groups_time_comes(subject: Subject, state: str) -> None:
-    queue = open_queue(subject)
+    queue = open_queue(subject, "watch")
     put(queue, "g", "m")
     lease = take(queue, visibility=600.0)
     soon = 5 * subject.clock.tick  # the clock ticks when the waiter looks at it
@@ -67,7 +67,7 @@ def test_wait_lasts_until_a_groups_time_comes(subject: Subject, state: str) -> N
 
 
 def test_wait_finds_what_was_given_back_released_and_redriven(subject: Subject) -> None:
-    queue = open_queue(subject, "hold", "dead_letters")
+    queue = open_queue(subject, "watch", "hold", "dead_letters")
     put(queue, "g", "m")
     lease = take(queue)
     assert queue.wait(0.0) is False
@@ -85,7 +85,7 @@ def test_wait_finds_what_was_given_back_released_and_redriven(subject: Subject) 
 
 
 def test_a_low_priority_is_worth_waiting_for_too(subject: Subject) -> None:
-    queue = open_queue(subject, "priority")
+    queue = open_queue(subject, "watch", "priority")
     put(queue, "g", "m", priority=0)
     assert queue.wait(LONG_S) is True
     assert queue.claim("w", 1.0, 4) is None

@@ -1,0 +1,1 @@
+"""The queue on Amazon SQS FIFO, without I/O."""
