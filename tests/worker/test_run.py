@@ -1,50 +1,19 @@
-"""A worker that runs: concurrency, batches, stopping, losing a lease, trouble with the server."""
+"""A worker that runs, on every backend: order, exclusiveness, a hang in one group, a member killed."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harel import AsyncWorker, Event, Lease, Message, Transport, TransportUnavailable, Worker, connect
-from harel.engine.aio_transport import AsyncInMemoryTransport
+from harel import AsyncWorker, Event, RetryPolicy, Transport
 from harel.engine.transport import InMemoryTransport
-from harel.engine.worker.loop import Loop
-from harel.testing import ManualClock
-from tests.worker.driving import Driver
-
-
-class Counted(AsyncInMemoryTransport):
-    """Records what the worker asks of it."""
-
-    def __init__(self) -> None:
-        super().__init__(clock=ManualClock())
-        self.claims: list[tuple[int, int]] = []
-        self.acks: list[int] = []
-
-    async def claim_many(self, worker_id: str, visibility: float, limit: int, min_priority: int = 0) -> list[Lease]:
-        leases = await super().claim_many(worker_id, visibility, limit, min_priority)
-        self.claims.append((limit, len(leases)))
-        return leases
-
-    async def ack_many(self, leases: Iterable[Lease]) -> list[bool]:
-        given = list(leases)
-        self.acks.append(len(given))
-        return await super().ack_many(given)
-
-
-def messages(groups: int, each: int) -> list[Message]:
-    return [Message(f"g{group}", Event("counted", {"n": n}), 0) for n in range(each) for group in range(groups)]
+from harel.testing import Blocking, Subject
+from harel.testing.conformance.kit import open_queue
+from tests.worker.driving import DEADLINE_S, Driver, Watched, messages, until_set
 
 
 def test_every_group_in_order_and_one_at_a_time(queue: Transport) -> None:
@@ -59,14 +28,108 @@ def test_every_group_in_order_and_one_at_a_time(queue: Transport) -> None:
             busy.add(group)
             seen[group].append(event.payload["n"])
             busy.discard(group)
-            if sum(map(len, seen.values())) == 150:
+            if sum(map(len, seen.values())) == 60:
                 driver.worker.stop()
 
-    queue.publish_many(messages(groups=30, each=5))
-    driver = Driver(queue, handle, concurrency=8)
+    queue.publish_many(messages(groups=12, each=5))
+    driver = Driver(queue, handle, concurrency=4)
     driver.run()
-    assert dict(seen) == {f"g{group}": list(range(5)) for group in range(30)}
-    assert queue.stats().messages == 0
+    assert dict(seen) == {f"g{group}": list(range(5)) for group in range(12)}
+    assert queue.claim("other", 30.0) is None, "all is settled"
+
+
+def test_failures_and_successes_together_are_each_settled_as_they_are(subject: Subject) -> None:
+    queue = open_queue(subject, "dead_letters")
+    lock = threading.Lock()
+    handled: list[str] = []
+
+    def handle(event: Event, context: Any) -> None:
+        with lock:
+            handled.append(context.lease.group_id)
+            if len(handled) == 8:
+                driver.worker.stop()
+        if context.lease.group_id in ("g1", "g5"):
+            raise RuntimeError("no luck")
+
+    queue.publish_many(messages(groups=8, each=1))
+    driver = Driver(queue, handle, concurrency=3, retry=RetryPolicy(max_attempts=1))
+    driver.run()
+    assert sorted(letter.group_id for letter in queue.dead_letters()) == ["g1", "g5"]
+    assert queue.claim("other", 30.0) is None
+
+
+def test_a_hanging_handler_keeps_no_other_group_waiting(queue: Transport) -> None:
+    """One slow consumer of two places: all the other groups go through the other one."""
+    others = 20
+    done: list[str] = []
+    go = threading.Event()
+
+    def handle(event: Event, context: Any) -> None:
+        if context.lease.group_id == "slow":
+            assert go.wait(DEADLINE_S)
+            return
+        done.append(context.lease.group_id)
+        if len(done) == others:
+            go.set()
+            driver.worker.stop()
+
+    async def awaiting(event: Event, context: Any) -> None:
+        if context.lease.group_id == "slow":
+            await until_set(go)
+            return
+        handle(event, context)
+
+    queue.publish("slow", Event("k"))
+    for n in range(others):
+        queue.publish(f"quick-{n % 4}", Event("k", {"n": n}))
+    driver = Driver(queue, handle, concurrency=2)
+    if isinstance(queue, Blocking):
+        driver.worker = AsyncWorker(queue.inner, awaiting, concurrency=2)
+    driver.run()
+    assert len(done) == others
+    assert queue.claim("other", 30.0) is None, "the slow one is settled as well"
+
+
+def test_a_message_published_to_an_idle_worker_is_handled(subject: Subject) -> None:
+    """It is waiting when the message comes, by whatever way this backend is waited on."""
+    queue, publisher = subject.open(), subject.open()
+    waits = threading.Event()
+    inner: Any = queue.inner if isinstance(queue, Blocking) else queue
+    wait = inner.wait
+
+    if isinstance(queue, Blocking):
+
+        async def noted_async(timeout: float) -> bool:
+            waits.set()
+            return bool(await wait(timeout))
+
+        inner.wait = noted_async
+    else:
+
+        def noted(timeout: float) -> bool:
+            waits.set()
+            return bool(wait(timeout))
+
+        inner.wait = noted
+
+    driver = Driver(queue, lambda event, context: driver.worker.stop())
+    if isinstance(publisher, Blocking):
+
+        async def run_and_publish() -> None:
+            running = asyncio.create_task(driver.worker.run())
+            await until_set(waits)
+            await publisher.inner.publish("a", Event("late"))
+            await running
+
+        publisher.runner.run(run_and_publish())
+    else:
+        running = threading.Thread(target=driver.run)
+        running.start()
+        assert waits.wait(DEADLINE_S)
+        publisher.publish("a", Event("late"))
+        running.join(DEADLINE_S)
+        assert not running.is_alive()
+    assert queue.claim("other", 30.0) is None
 
 
 async def test_nothing_is_claimed_that_cannot_start_and_acks_go_together() -> None:
@@ -76,20 +139,22 @@ async def test_nothing_is_claimed_that_cannot_start_and_acks_go_together() -> No
         nonlocal running, most, handled
         running += 1
         most = max(most, running)
-        await asyncio.sleep(0)
+        for _ in range(9):
+            await asyncio.sleep(0)
         running -= 1
         handled += 1
         if handled == 100:
             worker.stop()
 
-    async with Counted() as queue:
+    async with Watched() as queue:
         await queue.publish_many(messages(groups=20, each=5))
         worker = AsyncWorker(queue, handle, concurrency=8)
         await worker.run()
         assert most == 8
-        assert all(limit <= 8 for limit, _ in queue.claims)
-        assert sum(queue.acks) == 100
-        assert len(queue.acks) < 50, "acks of a turn are settled together"
+        assert max(limit for limit, _ in queue.named("claim")) == 8
+        acks = queue.named("ack")
+        assert sum(map(len, acks)) == 100
+        assert len(acks) < 50, "what finishes together is settled together"
 
 
 async def test_a_new_message_is_taken_while_another_handler_runs() -> None:
@@ -103,267 +168,67 @@ async def test_a_new_message_is_taken_while_another_handler_runs() -> None:
             second.set()
             worker.stop()
 
-    async with AsyncInMemoryTransport() as queue:
+    async with Watched() as queue:
         await queue.publish("a", Event("first"))
         worker = AsyncWorker(queue, handle, concurrency=2)
         running = asyncio.create_task(worker.run())
         await first.wait()
         await queue.publish("b", Event("second"))
-        await asyncio.wait_for(running, 30)
+        await asyncio.wait_for(running, DEADLINE_S)
         assert (await queue.stats()).messages == 0
-
-
-async def test_a_stop_finishes_what_is_held_and_claims_nothing_more() -> None:
-    begun, go = asyncio.Event(), asyncio.Event()
-
-    async def handle(event: Event) -> None:
-        begun.set()
-        await go.wait()
-
-    async with Counted() as queue:
-        await queue.publish_many(messages(groups=1, each=2))
-        worker = AsyncWorker(queue, handle)
-        running = asyncio.create_task(worker.run())
-        await begun.wait()
-        worker.stop()
-        claims = len(queue.claims)
-        go.set()
-        await running
-        assert len(queue.claims) == claims
-        assert [message.event.payload for message in await queue.peek("g0")] == [{"n": 1}]
-        assert (await queue.groups())[0].state == "ready"
 
 
 async def test_a_worker_stopped_before_it_runs_does_not_begin() -> None:
-    async with Counted() as queue:
-        worker = AsyncWorker(queue, _never_called)
+    async def never(event: Event) -> None:
+        raise AssertionError("nothing was to be handled")
+
+    async with Watched() as queue:
+        await queue.publish("a", Event("k"))
+        worker = AsyncWorker(queue, never)
         worker.stop()
         await worker.run()
-        assert queue.claims == []
+        assert queue.calls == []
 
 
-async def test_cancelling_gives_back_what_was_held_for_others_to_claim_at_once() -> None:
-    begun = asyncio.Event()
+async def test_what_is_wrong_with_the_transport_ends_the_worker_with_its_error() -> None:
+    class Broken(Watched):
+        async def claim_many(self, *arguments: Any) -> Any:
+            raise ZeroDivisionError("a bug")
 
-    async def handle(event: Event) -> None:
-        begun.set()
-        await asyncio.Event().wait()
+    async def handle(event: Event) -> None: ...
 
-    async with Counted() as queue:
-        await queue.publish_many(messages(groups=1, each=1))
-        running = asyncio.create_task(AsyncWorker(queue, handle).run())
-        await begun.wait()
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        lease = await queue.claim("other", 30.0)
-        assert lease is not None
-        assert lease.attempt == 2
+    async with Broken() as queue:
+        with pytest.raises(ZeroDivisionError, match="a bug"):
+            await AsyncWorker(queue, handle).run()
 
 
-async def test_a_lost_lease_cancels_its_handler_and_drops_the_result(caplog: pytest.LogCaptureFixture) -> None:
-    begun, cancelled = asyncio.Event(), asyncio.Event()
+def test_workers_come_and_go_while_one_hangs() -> None:
+    """There is no membership: a hung worker keeps its own group and nothing else, whoever joins or leaves."""
+    queue = InMemoryTransport()
+    go, hung = threading.Event(), threading.Event()
+    done: list[int] = []
 
-    async def handle(event: Event) -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
-
-    clock = ManualClock()
-    async with AsyncInMemoryTransport(clock=clock) as queue:
-        await queue.publish_many(messages(groups=1, each=1))
-        worker = AsyncWorker(queue, handle, visibility=30.0)
-        running, loop = _started(worker)
-        await begun.wait()
-        clock.advance(31.0)
-        other = await queue.claim("other", 30.0)
-        assert other is not None
-        with caplog.at_level(logging.WARNING, "harel.worker"):
-            await loop.renew()
-            await cancelled.wait()
-        assert [record.getMessage() for record in caplog.records] == [
-            f"The lease of group 'g0', seq {other.seq}, attempt 1 was lost; what its handler did is not settled."
-        ]
-        worker.stop()
-        await running
-        assert await queue.ack(other), "the new holder was not disturbed"
-
-
-async def test_a_renewal_keeps_a_long_handlers_lease() -> None:
-    begun, go = asyncio.Event(), asyncio.Event()
-
-    async def handle(event: Event) -> None:
-        begun.set()
-        await go.wait()
-        worker.stop()
-
-    clock = ManualClock()
-    async with AsyncInMemoryTransport(clock=clock) as queue:
-        await queue.publish_many(messages(groups=1, each=1))
-        worker = AsyncWorker(queue, handle, visibility=30.0)
-        running, loop = _started(worker)
-        await begun.wait()
-        for _ in range(9):
-            clock.advance(10.0)
-            await loop.renew()
-            assert await queue.claim("other", 30.0) is None
-        go.set()
-        await running
-        assert (await queue.stats()).messages == 0
-
-
-def test_a_sync_handler_whose_lease_is_lost_sees_it_and_its_result_is_dropped() -> None:
-    clock = ManualClock()
-    seen: list[bool] = []
-    queue = InMemoryTransport(clock=clock)
+    def hang(event: Event) -> None:
+        hung.set()
+        assert go.wait(DEADLINE_S)
 
     def handle(event: Event, context: Any) -> None:
-        clock.advance(31.0)
-        assert queue.claim("other", 1000.0) is not None
-        asyncio.run_coroutine_threadsafe(loops[0].renew(), event_loops[0]).result(30)
-        seen.append(context.lost)
-        worker.stop()
+        done.append(event.payload["n"])
+        members[-1].worker.stop()
 
-    queue.publish("a", Event("long"))
-    worker = Worker(queue, handle, visibility=30.0)
-    loops: list[Loop] = []
-    event_loops: list[asyncio.AbstractEventLoop] = []
-    make = worker._make_loop
-
-    def remember(*arguments: Any) -> Loop:
-        loops.append(make(*arguments))
-        event_loops.append(asyncio.get_running_loop())
-        return loops[0]
-
-    worker._make_loop = remember  # type: ignore[assignment, method-assign]
-    worker.run()
-    assert seen == [True]
-    assert queue.stats().leased == 1, "the other holder has it"
-
-
-async def test_an_unreachable_server_is_tried_again_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    class Flaky(AsyncInMemoryTransport):
-        failures = 3
-
-        async def claim_many(self, *arguments: Any) -> list[Lease]:
-            if self.failures:
-                self.failures -= 1
-                raise TransportUnavailable("db:5432 does not answer.")
-            return await super().claim_many(*arguments)
-
-    async def handle(event: Event) -> None:
-        worker.stop()
-
-    async with Flaky() as queue:
-        await queue.publish("a", Event("late"))
-        worker = AsyncWorker(queue, handle)
-        with caplog.at_level(logging.WARNING, "harel.worker"):
-            await worker.run()
-        assert [record.getMessage() for record in caplog.records] == [
-            "The queue cannot be reached; trying again until it can: db:5432 does not answer.",
-            "The queue can be reached again.",
-        ]
-        assert (await queue.stats()).messages == 0
-
-
-async def test_a_settlement_that_failed_is_made_when_the_server_is_back() -> None:
-    class Flaky(AsyncInMemoryTransport):
-        failures = 2
-
-        async def ack_many(self, leases: Iterable[Lease]) -> list[bool]:
-            if self.failures:
-                self.failures -= 1
-                raise TransportUnavailable("db:5432 does not answer.")
-            return await super().ack_many(leases)
-
-    handled = 0
-
-    async def handle(event: Event) -> None:
-        nonlocal handled
-        handled += 1
-        worker.stop()
-
-    async with Flaky() as queue:
-        await queue.publish("a", Event("once"))
-        worker = AsyncWorker(queue, handle)
-        await worker.run()
-        assert handled == 1
-        assert (await queue.stats()).messages == 0
-
-
-async def test_what_was_settled_before_the_server_went_away_is_not_settled_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    class Flaky(Counted):
-        failures = 2
-
-        async def nack(self, lease: Lease, delay: float = 0.0) -> bool:
-            if self.failures:
-                self.failures -= 1
-                raise TransportUnavailable("db:5432 does not answer.")
-            return await super().nack(lease, delay)
-
-    together = asyncio.Barrier(2)
-
-    async def handle(event: Event) -> None:
-        await together.wait()
-        worker.stop()
-        if event.kind == "bad":
-            raise RuntimeError("again")
-
-    async with Flaky() as queue:
-        await queue.publish("a", Event("good"))
-        await queue.publish("b", Event("bad"))
-        worker = AsyncWorker(queue, handle)
-        with caplog.at_level(logging.WARNING, "harel.worker"):
-            await worker.run()
-        assert queue.acks == [1]
-        assert not [record for record in caplog.records if "was lost" in record.getMessage()]
-        assert [(group.group_id, group.state) for group in await queue.groups()] == [("b", "parked")]
-
-
-PROGRAM = """
-import sys, threading, harel
-
-go = threading.Event()
-
-def handle(event):
-    print("handling", event.payload["n"], flush=True)
-    sys.stdin.readline()
-
-with harel.connect(sys.argv[1]) as queue:
-    harel.Worker(queue, handle, concurrency=1).run()
-print("finished", flush=True)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_a_worker_after_what_it_holds(number: int, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/queue.db"
-    with connect(url) as queue:
-        queue.publish_many(messages(groups=1, each=2))
-        with subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            assert process.stdout.readline() == "handling 0\n"
-            os.kill(process.pid, number)
-            process.stdin.write("\n")
-            process.stdin.flush()
-            assert process.stdout.readline() == "finished\n"
-            assert process.wait(30) == 0
-        assert [message.event.payload["n"] for message in queue.peek("g0")] == [1]
-        assert queue.groups()[0].state == "ready"
-
-
-def _started(worker: AsyncWorker) -> tuple[asyncio.Task[None], Loop]:
-    loop = worker._start_loop(worker._transport, worker._begin)
-    return asyncio.create_task(loop.run()), loop
-
-
-async def _never_called(event: Event) -> None:
-    raise AssertionError("nothing was to be handled")
+    members: list[Driver] = []
+    queue.publish("stuck", Event("k"))
+    hanging = Driver(queue, lambda event, context: hang(event), concurrency=1, worker_id="hung")
+    thread = threading.Thread(target=hanging.run)
+    thread.start()
+    assert hung.wait(DEADLINE_S)
+    for n in range(5):
+        queue.publish("other", Event("k", {"n": n}))
+        members.append(Driver(queue, handle, worker_id=f"member-{n}"))
+        members[-1].run()
+    assert done == list(range(5))
+    hanging.worker.stop()
+    go.set()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    assert queue.stats().messages == 0
