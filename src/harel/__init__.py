@@ -16,7 +16,17 @@ from harel.engine.queue.contract import (
     StoredMessage,
     Transport,
 )
-from harel.engine.worker import AsyncContext, AsyncWorker, Context, Worker
+from harel.engine.worker import (
+    AsyncContext,
+    AsyncWorker,
+    Context,
+    Observer,
+    Reject,
+    RetryLater,
+    RetryPolicy,
+    Router,
+    Worker,
+)
 from harel.errors import (
     ConfigError,
     HarelError,
@@ -51,8 +61,13 @@ __all__ = [
     "LeaseLost",
     "Message",
     "NotSupported",
+    "Observer",
     "PartlyPublished",
     "QueueStats",
+    "Reject",
+    "RetryLater",
+    "RetryPolicy",
+    "Router",
     "SchemaMismatch",
     "StoredMessage",
     "Transport",

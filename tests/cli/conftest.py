@@ -33,6 +33,11 @@ class Outcome:
         """The documents that it printed, one a line."""
         return [msgspec.json.decode(line) for line in self.out.splitlines()]
 
+    @property
+    def json_errors(self) -> list[Any]:
+        """The documents that it printed on standard error, one a line."""
+        return [msgspec.json.decode(line) for line in self.err.splitlines()]
+
     def failed(self, status: int = 2) -> str:
         """Return the one sentence that it ended with, having printed nothing else on standard error."""
         assert self.status == status, self

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import harel as package
 from harel import Transport
 from harel.cli import look
+from harel.engine.transport import SqliteTransport
 from tests.cli.conftest import Harel
 
 COMMANDS = (
@@ -119,6 +121,30 @@ def test_an_error_of_the_system_is_a_sentence(harel: Harel, monkeypatch: pytest.
 
     monkeypatch.setattr(look, "open_queue", fail)
     assert harel("stats").failed() == "/secret/place: Permission denied."
+
+
+@pytest.mark.parametrize(
+    ("command", "capability", "said"),
+    [
+        (("stats",), "stats", "count its messages and groups"),
+        (("groups",), "groups", "list its groups"),
+        (("peek", "g"), "peek", "show the messages of a group"),
+        (("dead",), "dead_letters", "list its dead letters"),
+        (("redrive", "1"), "dead_letters", "list and redrive its dead letters"),
+        (("redrive", "--all"), "dead_letters", "list and redrive its dead letters"),
+        (("hold", "g"), "hold", "hold a group back"),
+        (("release", "g"), "hold", "hold a group back"),
+        (("purge", "g", "--yes"), "purge", "delete the messages of a group"),
+    ],
+)
+def test_what_a_backend_cannot_do_is_a_sentence_that_says_what(
+    harel: Harel, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], capability: str, said: str
+) -> None:
+    with SqliteTransport("harel.db") as queue:
+        less = msgspec.structs.replace(queue.capabilities, **{capability: False})
+    monkeypatch.setattr(SqliteTransport, "capabilities", property(lambda self: less))
+    sentence = harel(*command).failed()
+    assert sentence == f"The backend of this queue cannot {said} (its capabilities say {capability}=False)."
 
 
 def test_what_a_terminal_would_obey_is_escaped_in_errors(harel: Harel) -> None:

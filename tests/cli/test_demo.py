@@ -11,14 +11,16 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from harel import Event, Transport
-from harel.cli import demo_drain
-from harel.cli.demo_crew import WORKER
+from harel import Capabilities, Event, QueueStats, Transport
+from harel.cli import demo_drain, demo_run
+from harel.cli.demo_crew import WORKER, Crew
 from harel.cli.demo_record import find_fault
 from harel.cli.demo_run import Demo, Figures, Report, take_flights
 from harel.cli.failure import Failure
+from harel.engine.transport import SqliteTransport
 from tests.cli.conftest import COMMAND, Harel
 
 FIGURES = Figures(events=6_091, groups=2_048, killed=3, repeated=9, seconds=3.0, events_per_second=2_030.3)
@@ -92,6 +94,49 @@ def test_a_queue_of_ones_own_is_used_and_left_empty(harel: Harel, queue: Transpo
     assert said.startswith("60 events of ")
     assert "every group in order, one at a time, none lost. No worker was killed; 0 deliveries were repeated." in said
     assert queue.stats().groups == 0
+
+
+class Uncounted(SqliteTransport):
+    """A queue that cannot count."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return msgspec.structs.replace(super().capabilities, stats=False)
+
+    def stats(self) -> QueueStats:
+        raise AssertionError("not to be asked")
+
+
+def test_a_queue_that_cannot_count_is_drained_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_run, "open_queue", lambda url: Uncounted(tmp_path / "queue.db"))
+    report = demo(tmp_path, kill=True).run(take_flights(100))
+    assert report.faults == []
+    assert report.figures.events == 100
+    assert report.figures.killed in {1, 2}
+
+
+def test_what_is_left_in_a_queue_that_cannot_count_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here because it is published while the workers are already leaving."""
+    crew_dismiss = Crew.dismiss
+
+    def dismiss_and_publish(crew: Crew) -> None:
+        crew_dismiss(crew)
+        with SqliteTransport(tmp_path / "queue.db") as queue:
+            queue.publish("late", Event("k"))
+
+    monkeypatch.setattr(Crew, "dismiss", dismiss_and_publish)
+    monkeypatch.setattr(demo_run, "open_queue", lambda url: Uncounted(tmp_path / "queue.db"))
+    report = demo(tmp_path).run(take_flights(20))
+    assert report.faults == ["The queue still has a message of group 'late'."]
+
+
+def test_a_queue_that_cannot_count_and_is_not_empty_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_run, "open_queue", lambda url: Uncounted(tmp_path / "queue.db"))
+    with SqliteTransport(tmp_path / "queue.db") as queue:
+        queue.publish("mine", Event("k"))
+        with pytest.raises(Failure, match=r"is not empty \(a message of group 'mine'\)"):
+            demo(tmp_path).run(take_flights(20))
+        assert queue.stats().ready == 1, "it was given back"
 
 
 def test_the_line_says_it_all() -> None:

@@ -129,6 +129,15 @@ def test_dead_letters(harel: Harel, busy: Transport, monkeypatch: pytest.MonkeyP
     ]
 
 
+def test_of_a_reason_with_a_traceback_a_person_sees_the_first_line(harel: Harel, queue: Transport) -> None:
+    queue.publish("g", Event("k"))
+    lease = queue.claim("w", 60.0)
+    assert lease is not None
+    queue.reject(lease, "Failed once.\n\nTraceback:\n  line 1")
+    assert harel("dead").succeeded().endswith("Failed once.\n")
+    assert harel("dead", "--json").json[0]["reason"] == "Failed once.\n\nTraceback:\n  line 1"
+
+
 def test_dead_letters_by_group_and_by_page(harel: Harel, queue: Transport) -> None:
     for name in ("a", "b", "a"):
         queue.publish(name, Event("k"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -9,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from harel import Event, Transport
-from harel.engine import worker as runtime
+from harel import Event, RetryPolicy, Transport, Worker
+from harel.cli import work
 from tests.cli.conftest import COMMAND, Harel
 
 HANDLERS = """
@@ -64,7 +66,9 @@ def test_handles_messages_in_order_and_ends_with_sigterm(
     """The handler of the last message sends the signal, and still has its message settled."""
     outcome = process("worker", f"shop_handlers:{handler}", "--worker-id", "w-1")
     assert (outcome.status, outcome.out) == (0, "")
-    assert outcome.err == f"w-1 works for sqlite:///harel.db with shop_handlers:{handler}; Ctrl-C stops it.\n"
+    first, *rest = outcome.err.splitlines()
+    assert first == f"w-1 works for sqlite:///harel.db with shop_handlers:{handler}; Ctrl-C stops it."
+    assert [line for line in rest if " INFO w-1 harel.worker: SIGTERM: " not in line] == []
     assert (tmp_path / "handled").read_text().split("\n") == [*(f"{n} {attempt}" for n in (1, 2, 3)), ""]
     assert three.stats().groups == 0
 
@@ -83,11 +87,24 @@ def test_ctrl_c_ends_an_idle_worker_without_a_traceback(queue: Transport, handle
     assert status in {0, 130}  # 130 if it came before the worker listened for it
 
 
+def test_a_stop_that_comes_before_the_worker_stops_it_all_the_same() -> None:
+    """Such as a signal while the queue is being opened."""
+    stopped: list[str] = []
+    early, late = work.Stopper(), work.Stopper()
+    with early.on_signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+    early.passes_to(lambda: stopped.append("early"))
+    late.passes_to(lambda: stopped.append("late"))
+    assert stopped == ["early"]
+    late()
+    assert stopped == ["early", "late"]
+
+
 def test_what_fails_for_good_goes_to_the_dead_letters(process: Harel, three: Transport) -> None:
     outcome = process("worker", "shop_handlers:failing", "--max-attempts", "1")
     assert outcome.status == 0
-    reasons = [letter.reason for letter in three.dead_letters()]
-    assert reasons == ["Failed 1 times; the last error was ValueError: out of stock"] * 3
+    reasons = [letter.reason.splitlines()[0] for letter in three.dead_letters()]
+    assert reasons == ["Failed once; the last error was ValueError: out of stock"] * 3
 
 
 class Told:
@@ -106,25 +123,31 @@ class Told:
 
 
 def test_the_options_reach_the_worker(harel: Harel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "Worker", Told)
+    monkeypatch.setattr(work, "Worker", Told)
     monkeypatch.setenv("STM_WORKER_ID", "from the environment")
     outcome = harel(
         *("worker", "shop_handlers:plain", "--concurrency", "3", "--visibility", "4.5", "--max-attempts", "7"),
-        *("--worker-id", "w", "--high-ratio", "0.25", "--priority-threshold", "2"),
+        *("--worker-id", "w", "--high-ratio", "0.25", "--priority-threshold", "2", "--transactional"),
+        *("--on-exhausted", "hold", "--backoff", "2", "--max-backoff", "9", "--jitter", "0.25"),
+        *("--drain-timeout", "7.5", "--give-up-after", "60"),
     )
     assert outcome.status == 0
     assert Told.options == {
         "worker_id": "w",
         "concurrency": 3,
         "visibility": 4.5,
-        "max_attempts": 7,
         "high_ratio": 0.25,
         "priority_threshold": 2,
+        "transactional": True,
+        "drain_timeout": 7.5,
+        "give_up_after": 60.0,
+        "retry": RetryPolicy(max_attempts=7, on_exhausted="hold", backoff=2.0, max_backoff=9.0, jitter=0.25),
+        "observers": (),
     }
 
 
 def test_the_variables_stand_in_for_options(harel: Harel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "Worker", Told)
+    monkeypatch.setattr(work, "Worker", Told)
     for name, value in (("STM_WORKER_ID", "w-9"), ("STM_VISIBILITY", "12"), ("STM_CONCURRENCY", "2")):
         monkeypatch.setenv(name, value)
     assert harel("worker", "shop_handlers:plain").status == 0
@@ -132,14 +155,32 @@ def test_the_variables_stand_in_for_options(harel: Harel, monkeypatch: pytest.Mo
         "worker_id": "w-9",
         "concurrency": 2,
         "visibility": 12.0,
-        "max_attempts": 5,
         "high_ratio": 0.0,
         "priority_threshold": 1,
+        "transactional": False,
+        "drain_timeout": 30.0,
+        "give_up_after": None,
+        "retry": RetryPolicy(),
+        "observers": (),
     }
 
 
+def test_what_is_not_given_is_what_a_worker_does_by_itself(harel: Harel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command's defaults are the library's."""
+    monkeypatch.setattr(work, "Worker", Told)
+    assert harel("worker", "shop_handlers:plain").status == 0
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(Worker).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    told = {**Told.options, "worker_id": None, "retry": None}
+    assert told == defaults
+    assert Told.options["retry"] == RetryPolicy()
+
+
 def test_passwords_are_not_announced(harel: Harel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "Worker", Told)
+    monkeypatch.setattr(work, "Worker", Told)
     outcome = harel("worker", "shop_handlers:plain", "--transport", "sqlite:///u:secret@file.db?busy_timeout=7")
     assert "works for sqlite:///u:***@file.db with" in outcome.err
     assert "secret" not in outcome.err

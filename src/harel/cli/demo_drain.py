@@ -8,7 +8,6 @@ from collections.abc import Callable
 from harel.cli.demo_crew import Crew
 from harel.cli.demo_record import Follower
 from harel.cli.failure import Failure
-from harel.engine.queue.contract import Transport
 
 __all__ = ["drain"]
 
@@ -18,12 +17,13 @@ _GRACE_S = 3.0
 
 
 def drain(
-    queue: Transport,
+    count: Callable[[], int] | None,
     crew: Crew,
     follower: Follower,
     total: int,
     *,
     kill: bool,
+    visibility_s: float,
     patience_s: float,
     advance: Callable[[int], None],
 ) -> None:
@@ -31,7 +31,9 @@ def drain(
 
     Parameters
     ----------
-    queue : Transport
+    count : callable or None
+        Returns how many messages there are; ``None`` if the queue cannot say. Then all have to be handled, and nothing
+        to come again for as long as a lease may last.
     crew : Crew
     follower : Follower
         Of the records that the crew writes.
@@ -39,6 +41,8 @@ def drain(
         How many events there are.
     kill : bool
         Whether to kill the first worker that stops itself; the others go on.
+    visibility_s : float
+        Seconds that a lease lasts.
     patience_s : float
         Seconds without progress before giving up.
     advance : callable
@@ -49,16 +53,17 @@ def drain(
     Failure
         When a worker ended by itself, or nothing moved for too long.
     """
+    grace_s = _GRACE_S if count else _GRACE_S + visibility_s
     moved_at = time.monotonic()
     before = None
     while True:
         has_news = follower.read_on()
-        left = queue.stats().messages
+        left = count() if count else total - follower.handled
         if has_news or left != before:
             moved_at, before = time.monotonic(), left
         advance(follower.handled)
         quiet_s = time.monotonic() - moved_at
-        if left == 0 and (follower.handled >= total or quiet_s > _GRACE_S):
+        if left == 0 and ((count and follower.handled >= total) or quiet_s > grace_s):
             break
         crew.check()
         if kill:

@@ -21,7 +21,7 @@ from harel.cli.failure import Failure
 from harel.cli.options import open_queue
 from harel.cli.output import progress
 from harel.config import redacted
-from harel.engine.queue.contract import QueueStats, Transport
+from harel.engine.queue.contract import Transport
 from harel.events import Event, Message
 from harel.testing.history import Recorder, Recording, check, read
 
@@ -29,7 +29,7 @@ __all__ = ["Demo", "Figures", "Report", "take_flights"]
 
 _DATA = "data/flights-2013-week1.jsonl.gz"
 _BATCH = 500
-_VISIBILITY_S = 2.0
+_VISIBILITY_S = 5.0
 _CONCURRENCY = 8
 _PATIENCE_S = 60.0
 
@@ -146,30 +146,47 @@ class Demo:
             follower = Follower([self._handlings(member.number) for member in crew.members])
             with _bar("drain", len(messages)) as advance:
                 drain(
-                    queue, crew, follower, len(messages), kill=self._kill, patience_s=self._patience_s, advance=advance
+                    (lambda: queue.stats().messages) if queue.capabilities.stats else None,
+                    crew,
+                    follower,
+                    len(messages),
+                    kill=self._kill,
+                    visibility_s=_VISIBILITY_S,
+                    patience_s=self._patience_s,
+                    advance=advance,
                 )
             crew.dismiss()
             follower.read_on()
-            left = queue.stats()
-            if not left.groups:
+            left = self._found_in(queue)
+            if left is None:
                 recorder.drained({})
         recorder.close()
         histories = [path for path in map(self._history, range(self._workers + 1)) if path.exists()]
         faults = [
             *_faults_of_handlings(published, follower.handlings, crew.killed()),
-            *_faults_of_the_queue(left),
+            *([] if left is None else [f"The queue still has {left}."]),
             *map(str, check(read(*histories))[:1]),
         ]
         return Report(_figures(published, follower.handlings, crew.killed()), faults)
 
     def _must_be_empty(self, queue: Transport) -> None:
-        found = queue.stats()
-        if found.messages or found.groups:
+        found = self._found_in(queue)
+        if found is not None:
             raise Failure(
-                f"The queue at {redacted(self._url)} is not empty ({found.messages:,} messages of {found.groups:,} "
-                "groups), and the demo would handle what is not its own. Name an empty one: another file or database, "
-                "or another prefix."
+                f"The queue at {redacted(self._url)} is not empty ({found}), and the demo would handle what is not its "
+                "own. Name an empty one: another file or database, or another prefix."
             )
+
+    def _found_in(self, queue: Transport) -> str | None:
+        """Say what the queue holds, or ``None`` for nothing; one that cannot count is asked for a message."""
+        if queue.capabilities.stats:
+            stats = queue.stats()
+            return f"{stats.messages:,} messages of {stats.groups:,} groups" if stats.groups else None
+        lease = queue.claim(f"{self._name}-looks", _VISIBILITY_S)
+        if lease is None:
+            return None
+        queue.nack(lease)
+        return f"a message of group {lease.group_id!r}"
 
     def _publish(self, queue: Recording, messages: Sequence[Message]) -> None:
         with _bar("publish", len(messages)) as advance:
@@ -235,11 +252,6 @@ def _faults_of_handlings(
             f"  {handling.began - start:.6f} to {until}  {handling.event_id}  "
             f"by {handling.worker}, attempt {handling.attempt}"
         )
-
-
-def _faults_of_the_queue(left: QueueStats) -> Iterator[str]:
-    if left.groups:
-        yield f"The queue still has {left.messages:,} messages of {left.groups:,} groups."
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import msgspec
 from harel.cli.demo_record import Scribe
 from harel.config import connect_async
 from harel.engine.queue.contract import AsyncTransport
-from harel.engine.worker import AsyncContext, AsyncWorker
+from harel.engine.worker import AsyncContext, AsyncWorker, RetryPolicy
 from harel.events import Event
 from harel.testing.history import Recorder, Recording
 
@@ -63,7 +63,7 @@ async def _run(settings: Settings) -> None:
         worker_id=settings.worker_id,
         visibility=settings.visibility,
         concurrency=settings.concurrency,
-        max_attempts=_MANY_ATTEMPTS,
+        retry=RetryPolicy(max_attempts=_MANY_ATTEMPTS),
     )
     threading.Thread(target=_stop_at_the_end_of_input, args=(worker,), daemon=True).start()
     try:

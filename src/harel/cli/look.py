@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from harel.cli.options import Json, Limit, TransportUrl, open_queue
+from harel.cli.options import Json, Limit, TransportUrl, must_be_able, open_queue
 from harel.cli.output import event_fields, moment, print_json, say, shown, summary, table
 from harel.engine.queue.contract import BACKLOG_COUNTED, DeadLetter, GroupInfo
 from harel.engine.queue.schedule import GroupState
@@ -18,6 +18,7 @@ __all__ = ["dead", "groups", "peek", "stats"]
 def stats(transport: TransportUrl = None, as_json: Json = False) -> None:
     """Show the queue in figures."""
     with open_queue(transport) as queue:
+        must_be_able(queue, "stats", "count its messages and groups")
         figures = queue.stats()
     if as_json:
         print_json(figures)
@@ -46,6 +47,7 @@ def groups(
 ) -> None:
     """List groups by name: why each runs or does not run."""
     with open_queue(transport) as queue:
+        must_be_able(queue, "groups", "list its groups")
         found = queue.groups(state=state, limit=limit, after=after)
     if as_json:
         for info in found:
@@ -67,6 +69,7 @@ def peek(
 ) -> None:
     """Show a group's first messages, the one in flight included."""
     with open_queue(transport) as queue:
+        must_be_able(queue, "peek", "show the messages of a group")
         found = queue.peek(group, limit)
     if as_json:
         for message in found:
@@ -86,6 +89,7 @@ def dead(
 ) -> None:
     """List the dead letters by seq; `harel redrive` puts them back."""
     with open_queue(transport) as queue:
+        must_be_able(queue, "dead_letters", "list its dead letters")
         found = queue.dead_letters(group_id=group, limit=limit, after=after)
     if as_json:
         for letter in found:
@@ -120,7 +124,7 @@ def _letter_cells(letter: DeadLetter) -> tuple[object, ...]:
         *summary(letter),
         letter.attempts,
         moment(letter.rejected_at),
-        letter.reason,
+        letter.reason.partition("\n")[0],  # a traceback may follow; --json has it all
     )
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from harel.cli.failure import NO, Failure
-from harel.cli.options import Json, TransportUrl, open_queue
+from harel.cli.options import Json, TransportUrl, must_be_able, open_queue
 from harel.cli.output import print_json, say, shown
 from harel.engine.queue.contract import Transport
 
@@ -23,6 +23,7 @@ Group: TypeAlias = Annotated[str, typer.Argument(metavar="GROUP", help="Which gr
 def hold(group: Group, transport: TransportUrl = None, as_json: Json = False) -> None:
     """Hold a group back: no worker gets it until `harel release`."""
     with open_queue(transport) as queue:
+        must_be_able(queue, "hold", "hold a group back")
         held = queue.hold(group)
     if as_json:
         print_json({"group_id": group, "held": held})
@@ -35,6 +36,7 @@ def hold(group: Group, transport: TransportUrl = None, as_json: Json = False) ->
 def release(group: Group, transport: TransportUrl = None, as_json: Json = False) -> None:
     """End a hold."""
     with open_queue(transport) as queue:
+        must_be_able(queue, "hold", "hold a group back")
         released = queue.release(group)
     if as_json:
         print_json({"group_id": group, "released": released})
@@ -54,6 +56,7 @@ def purge(
     if not yes:
         _confirm(group)
     with open_queue(transport) as queue:
+        must_be_able(queue, "purge", "delete the messages of a group")
         count = queue.purge(group)
     if as_json:
         print_json({"group_id": group, "purged": count})
@@ -79,6 +82,7 @@ def redrive(
     if (bool(seqs), everything, group is not None).count(True) != 1:
         raise Failure("Say which dead letters to redrive: their SEQs, or --group GROUP, or --all.")
     with open_queue(transport) as queue:
+        must_be_able(queue, "dead_letters", "list and redrive its dead letters")
         # Those that are there now: one that is rejected again meanwhile is not redriven without end.
         wanted = list(seqs or _seqs(queue, group))
         gone = []

@@ -10,9 +10,9 @@ import typer
 
 from harel.config import Environment, connect
 from harel.engine.queue.contract import Transport
-from harel.errors import ConfigError
+from harel.errors import ConfigError, NotSupported
 
-__all__ = ["Json", "Limit", "TransportUrl", "open_queue", "url_of"]
+__all__ = ["Json", "Limit", "TransportUrl", "must_be_able", "open_queue", "url_of"]
 
 TransportUrl: TypeAlias = Annotated[
     str | None,
@@ -48,3 +48,15 @@ def open_queue(transport: str | None) -> Iterator[Transport]:
                 "name one that others can open, such as sqlite:///harel.db."
             )
         yield queue
+
+
+def must_be_able(queue: Transport, capability: str, to_do: str) -> None:
+    """Raise unless a queue's backend can do what a command is about.
+
+    Raises
+    ------
+    NotSupported
+        Says what it cannot do.
+    """
+    if not getattr(queue.capabilities, capability):
+        raise NotSupported(f"The backend of this queue cannot {to_do} (its capabilities say {capability}=False).")
