@@ -11,7 +11,11 @@
 - ``processes.py``: starts workers, each in its environment.
 - ``rounds.py``: opens queues and takes rounds from them in turn, so that whatever the machine does meanwhile
   happens to all of them.
+- ``handled.py``: from publish to handled. Rounds of the worker runtimes, which ``runtimes.py`` has, each in the process
+  of ``handler.py``; every round checks that groups kept their order.
+- ``roundtrips.py``: how many round trips each operation takes on every backend; ``meters.py`` counts at the drivers.
 - ``snapshot.py``, ``syncs.py``, ``memory.py``, ``machine.py``: what is measured only once in a run.
 - ``results.py``, ``folders.py``: what was measured, and where.
-- ``targets.py``, ``report.py``: what is to be reached, and the page that says whether it was.
+- ``targets.py``, ``report.py``, ``report_workers.py``, ``tables.py``: what is to be reached, and the page that says
+  whether it was.
 """

@@ -1,4 +1,4 @@
-"""The command: measure everything and write the page, or profile one workload."""
+"""The command: measure everything and write the page, measure one part of it, or profile one workload."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import CONTENDERS, Environment
 from benchmarks.folders import ROOT, Folders, is_in_memory
+from benchmarks.handled import Handled, Handling, Load, Messages, measure_workers, profile_worker, try_concurrencies
 from benchmarks.machine import describe
 from benchmarks.memory import fill_memory, publish_files
 from benchmarks.processes import python_of, worker
 from benchmarks.report import Run, page
 from benchmarks.results import Results
 from benchmarks.rounds import Effort, Scene, Snapshot, depth, measure, set_up
+from benchmarks.roundtrips import Counted, count_round_trips
 from benchmarks.servers import SERVERS, Unavailable
 from benchmarks.snapshot import Beside, claim_beside_snapshot
 from benchmarks.syncs import Syncs, count_syncs
@@ -58,6 +60,17 @@ FULL = Effort(
     grown=1_000_000,
     lines=(50_000, 400_000),
     snapshot=Snapshot(claims=40_000),
+    handling=Handling(
+        rounds=3,
+        messages=Messages(
+            many=Load(1_000, 20),
+            few=Load(20, 1_000),
+            few_for_peer=Load(20, 30),
+            many_for_peer={"memory": 3, "sqlite": 2, "postgres": 2, "redis": 4},
+            delays=70,
+            pause_s=0.02,
+        ),
+    ),
 )
 QUICK = Effort(
     rounds=3,
@@ -70,54 +83,135 @@ QUICK = Effort(
     grown=100_000,
     lines=(2_000, 10_000),
     snapshot=Snapshot(claims=2_000),
+    handling=Handling(
+        rounds=3,
+        messages=Messages(
+            many=Load(50, 10),
+            few=Load(5, 50),
+            few_for_peer=Load(5, 8),
+            many_for_peer=dict.fromkeys(BACKENDS, 2),
+            delays=5,
+            pause_s=0.01,
+        ),
+    ),
 )
 
 PROFILED = 25
 """Functions that a profile shows."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """A command: what of everything is measured."""
+
+    name: str
+    about: str
+    rates: bool = True
+    workers: bool = True
+    trips: bool = True
+
+
+ALL = Part("", "Measure harel beside its peers, and write the page.")
+PARTS = (
+    Part(
+        "workers",
+        "Measure from publish to handled: the worker runtimes, harel's beside its peer's. Without --output the page is "
+        "only printed.",
+        rates=False,
+        trips=False,
+    ),
+    Part(
+        "roundtrips",
+        "Count the round trips of each operation on every backend, sync and async. Without --output the page is only "
+        "printed.",
+        rates=False,
+        workers=False,
+    ),
+)
+
+EPILOG = """\
+one part of it:
+  python -m benchmarks workers ...     from publish to handled: the worker runtimes alone
+  python -m benchmarks roundtrips      how many round trips each operation takes, on every backend
+  python -m benchmarks profile ...     where a workload of harel spends its time
+Each has its own --help."""
+
+
+@dataclass
+class Found:
+    """What a run collects."""
+
+    results: Results
+    handled: Handled | None
+    syncs: dict[str, Syncs] = field(default_factory=dict)
+    beside: list[Beside] = field(default_factory=list)
+
+
 def main() -> None:
-    if sys.argv[1:2] == ["profile"]:
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    if command == "profile":
         options = _profile_options(sys.argv[2:])
         with _folders(options.dir) as folders:
             _profile(options, folders)
         return
-    options = _bench_options()
+    part = next((part for part in PARTS if part.name == command), ALL)
+    options = _bench_options(part, sys.argv[1:] if part is ALL else sys.argv[2:])
     with _folders(options.dir) as folders:
-        _bench(options, folders)
+        if part.name == "workers" and options.trial:
+            _try(options, folders)
+        else:
+            _bench(part, options, folders)
 
 
-def _bench_options() -> argparse.Namespace:
+def _bench_options(part: Part, arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks",
-        description="Measure harel beside its peers, and write the page.",
-        epilog="python -m benchmarks profile --help: show where a workload of harel spends its time.",
+        prog=f"python -m benchmarks {part.name}".rstrip(),
+        description=part.about,
+        epilog=EPILOG if part is ALL else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter if part is ALL else argparse.HelpFormatter,
     )
-    parser.add_argument("backends", nargs="*", metavar="backend", help=f"which, of {', '.join(BACKENDS)}; all of them")
-    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes: to see that it works")
+    if part.rates or part.workers:
+        parser.add_argument(
+            "backends", nargs="*", metavar="backend", help=f"which, of {', '.join(BACKENDS)}; all of them"
+        )
+        parser.add_argument("--quick", action="store_true", help="seconds instead of minutes: to see that it works")
     _add_dir(parser)
-    parser.add_argument("--output", type=Path, help="the page; benchmarks/RESULTS.md, or with --quick none")
-    parser.add_argument("--rounds", type=int, help="how many rounds, at least 5 for a page that is kept")
-    parser.add_argument(
-        "--crowd", type=int, metavar="GROUPS", help="how many groups make a crowd on a server; a million"
-    )
-    parser.add_argument(
-        "--snapshot-minutes", type=float, metavar="N", help="for how long claims go on beside an old snapshot"
-    )
-    options = parser.parse_args()
+    page_of_all = "the page; benchmarks/RESULTS.md, or with --quick none"
+    parser.add_argument("--output", type=Path, help=page_of_all if part is ALL else "the page")
+    if part.rates or part.workers:
+        parser.add_argument("--rounds", type=int, help="how many rounds, at least 5 for a page that is kept")
+    if part.name == "workers":
+        parser.add_argument(
+            "--trial", action="store_true", help="instead try how many groups at once are best, once each"
+        )
+    if part.rates:
+        parser.add_argument(
+            "--crowd", type=int, metavar="GROUPS", help="how many groups make a crowd on a server; a million"
+        )
+        parser.add_argument(
+            "--snapshot-minutes", type=float, metavar="N", help="for how long claims go on beside an old snapshot"
+        )
+    parser.set_defaults(backends=[], quick=False, rounds=None, crowd=None, snapshot_minutes=None, trial=False)
+    options = parser.parse_args(arguments)
     if options.snapshot_minutes is not None and options.snapshot_minutes < 2:
         parser.error("--snapshot-minutes holds the last minute against the first: give it two at least")
     for backend in options.backends:
         if backend not in BACKENDS:
             parser.error(f"{backend} is none of {', '.join(BACKENDS)}")
-    options.backends = [backend for backend in BACKENDS if backend in options.backends or not options.backends]
+    options.backends = [
+        backend
+        for backend in BACKENDS
+        if (part.rates or part.workers) and (backend in options.backends or not options.backends)
+    ]
     return options
 
 
 def _profile_options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks profile")
     parser.add_argument("backend", choices=BACKENDS)
-    parser.add_argument("workload", choices=["one", "batches"], help="one by one, or in batches")
+    parser.add_argument(
+        "workload", choices=["one", "batches", "worker"], help="one by one, in batches, or the worker's runtime"
+    )
     parser.add_argument("--groups", type=int, default=10_000)
     parser.add_argument("--messages", type=int, default=5_000)
     _add_dir(parser)
@@ -131,7 +225,7 @@ def _add_dir(parser: argparse.ArgumentParser) -> None:
 def _effort(options: argparse.Namespace) -> Effort:
     effort = QUICK if options.quick else FULL
     if options.rounds:
-        effort = replace(effort, rounds=options.rounds)
+        effort = replace(effort, rounds=options.rounds, handling=replace(effort.handling, rounds=options.rounds))
     if options.snapshot_minutes:
         effort = replace(effort, snapshot=Snapshot(0, options.snapshot_minutes))
     if options.crowd:
@@ -146,36 +240,36 @@ def _effort(options: argparse.Namespace) -> Effort:
     return effort
 
 
-def _bench(options: argparse.Namespace, folders: Folders) -> None:
+def _bench(part: Part, options: argparse.Namespace, folders: Folders) -> None:
     began = time.monotonic()
     date = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC")
     effort = _effort(options)
     if is_in_memory(folders.data):
         _say(f"{folders.data} lies in memory, where a sync costs nothing: give a --dir on a disk.")
-    results = Results()
-    peers = _make_environments(folders, results)
+    found = Found(Results(), Handled(effort.handling) if part.workers else None)
+    peers = _make_environments(folders, found.results) if options.backends else {}
     machine = describe(folders, peers)
-    syncs: dict[str, Syncs] = {}
-    beside: list[Beside] = []
     for backend in options.backends:
-        if backend in SERVERS:
-            try:
-                _measure_on_server(backend, effort, folders, results, syncs, beside)
-            except Unavailable as error:
-                results.unavailable[backend] = str(error)
-                _say(f"{backend} goes unmeasured: {error}")
-        else:
-            measure(backend, effort, folders, results, _say)
-    if "sqlite" in options.backends:
-        _say("counting syncs")
-        syncs.update(count_syncs(folders, results.missing))
+        _measure(backend, part, effort, folders, found)
     filled, published = [], None
-    if "memory" in options.backends:
+    if part.rates and "sqlite" in options.backends:
+        _say("counting syncs")
+        found.syncs.update(count_syncs(folders, found.results.missing))
+    if part.rates and "memory" in options.backends:
         _say("filling queues in memory")
-        filled = fill_memory(effort, folders, results)
+        filled = fill_memory(effort, folders, found.results)
         _say("publishing files")
         published = publish_files(effort, folders)
-    measured = Measured(options.backends, results, filled, published, beside)
+    measured = Measured(
+        options.backends,
+        found.results,
+        filled,
+        published,
+        found.beside,
+        handled=found.handled,
+        counted=_count_round_trips() if part.trips else (),
+        rates=part.rates,
+    )
     run = Run(
         command=" ".join(["python -m benchmarks", *sys.argv[1:]]),
         quick=options.quick,
@@ -184,33 +278,64 @@ def _bench(options: argparse.Namespace, folders: Folders) -> None:
         effort=effort,
         machine=machine,
         measured=measured,
-        syncs=syncs,
+        syncs=found.syncs,
         verdicts=judge(measured, effort),
     )
-    _publish(page(run), options)
+    _publish(page(run), part, options)
 
 
-def _measure_on_server(
-    backend: str,
-    effort: Effort,
-    folders: Folders,
-    results: Results,
-    syncs: dict[str, Syncs],
-    beside: list[Beside],
-) -> None:
+def _measure(backend: str, part: Part, effort: Effort, folders: Folders, found: Found) -> None:
+    try:
+        with _server(backend, folders, found.results) as server:
+            if part.rates:
+                measure(backend, effort, folders, found.results, _say, server)
+            if found.handled is not None:
+                measure_workers(backend, found.handled, folders, found.results, _say, server)
+            if part.rates and backend == "postgres":
+                found.beside += claim_beside_snapshot(effort, folders, server, _say)
+                _say("postgres: counting syncs")
+                found.syncs.update(count_syncs(folders, found.results.missing, server))
+    except Unavailable as error:
+        found.results.unavailable[backend] = str(error)
+        _say(f"{backend} goes unmeasured: {error}")
+
+
+@contextmanager
+def _server(backend: str, folders: Folders, results: Results) -> Iterator[Any]:
+    """Start a backend's server; ``None`` where it has none."""
+    if backend not in SERVERS:
+        yield None
+        return
     _say(f"{backend}: starting a server")
     with SERVERS[backend](folders.data) as server:
         results.servers[backend] = server.about
-        measure(backend, effort, folders, results, _say, server)
-        if backend == "postgres":
-            beside += claim_beside_snapshot(effort, folders, server, _say)
-            _say("postgres: counting syncs")
-            syncs.update(count_syncs(folders, results.missing, server))
+        yield server
 
 
-def _publish(text: str, options: argparse.Namespace) -> None:
+def _count_round_trips() -> list[Counted]:
+    _say("counting round trips")
+    return count_round_trips()
+
+
+def _try(options: argparse.Namespace, folders: Folders) -> None:
+    """Print what several concurrencies give, as it comes."""
+    effort = _effort(options)
+    results = Results()
+    _make_environments(folders, results)
+    for backend in options.backends:
+        try:
+            with _server(backend, folders, results) as server:
+                for found in try_concurrencies(backend, effort.handling, folders, results, _say, server):
+                    contender, scene, concurrency, rate = found
+                    print(f"{backend}, {contender}, {scene}: {concurrency:,} at once, {rate:,.0f} a second", flush=True)
+        except Unavailable as error:
+            _say(f"{backend} goes unmeasured: {error}")
+
+
+def _publish(text: str, part: Part, options: argparse.Namespace) -> None:
     print(text)
-    output = options.output or (None if options.quick else ROOT / "benchmarks" / "RESULTS.md")
+    is_kept = part is ALL and not options.quick
+    output = options.output or (ROOT / "benchmarks" / "RESULTS.md" if is_kept else None)
     if output is not None:
         output.write_text(text, encoding="utf-8")
         _say(f"Written to {output}.")
@@ -252,6 +377,11 @@ def _profile(options: argparse.Namespace, folders: Folders) -> None:
 
 def _show_profile(options: argparse.Namespace, folders: Folders, server: Any) -> None:
     (contender,) = (each for each in CONTENDERS if each.role == "ours" and each.backend == options.backend)
+    if options.workload == "worker":
+        load = Load(options.groups, max(1, options.messages // options.groups))
+        found = profile_worker(contender, load, FULL.handling, folders, _say, server)
+        _print_profile(found, "by one worker", load.messages, options.groups)
+        return
     one, batches = FULL.scenes[options.backend][0].workloads
     workload = one if options.workload == "one" else batches
     size = WORKLOADS[workload].size
@@ -268,8 +398,12 @@ def _show_profile(options: argparse.Namespace, folders: Folders, server: Any) ->
         )
         process.ask("round", workload=workload, count=count)
         found = process.ask("profile", workload=workload, count=count)
+    _print_profile(found, workload, count, options.groups)
+
+
+def _print_profile(found: dict[str, list[dict[str, Any]]], how: str, count: int, groups: int) -> None:
     for figure, rows in found.items():
-        print(f"\n{figure} {workload}, {count:,} messages, {options.groups:,} groups\n")
+        print(f"\n{figure} {how}, {count:,} messages, {groups:,} groups\n")
         print("   own  with callees    calls  function")
         for row in rows[:PROFILED]:
             where = f"{row['file']} {row['function']}".strip()

@@ -20,27 +20,39 @@ __all__ = ["Process", "python_of", "worker"]
 class Process:
     """A worker's process."""
 
-    def __init__(self, contender: Contender, python: str, before: Sequence[str] = ()) -> None:
+    def __init__(
+        self, contender: Contender, python: str, before: Sequence[str] = (), module: str = "benchmarks.worker"
+    ) -> None:
         self._process = subprocess.Popen(
-            [*before, python, "-m", "benchmarks.worker", contender.key],
+            [*before, python, "-m", module, contender.key],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         self._name = f"{contender.name} ({contender.backend})"
+        self._told = ""
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         """Have a command carried out, and wait for the answer."""
+        self.tell(do, **arguments)
+        return self.answer()
+
+    def tell(self, do: str, **arguments: Any) -> None:
+        """Have a command carried out, and go on meanwhile."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        self._told = do
         print(json.dumps({"do": do, **arguments}, default=str), file=self._process.stdin, flush=True)
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for the answer to what was told."""
+        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"The worker of {self._name} ended while it was to {do}.")
+            raise RuntimeError(f"The worker of {self._name} ended while it was to {self._told}.")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise RuntimeError(f"{self._name} could not {do}:\n{answer['error']}")
+            raise RuntimeError(f"{self._name} could not {self._told}:\n{answer['error']}")
         return answer
 
     def __enter__(self) -> Process:
@@ -55,9 +67,11 @@ class Process:
 
 
 @contextmanager
-def worker(contender: Contender, cache: Path, before: Sequence[str] = ()) -> Iterator[Process]:
+def worker(
+    contender: Contender, cache: Path, before: Sequence[str] = (), module: str = "benchmarks.worker"
+) -> Iterator[Process]:
     """Start a contender's process in its environment."""
-    with Process(contender, python_of(contender.environment, cache), before) as process:
+    with Process(contender, python_of(contender.environment, cache), before, module) as process:
         yield process
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from benchmarks.contenders import BARE, CONTENDERS, OURS, PEER, Contender
+from benchmarks.report_workers import how_workers, round_trips, worker_bound, workers
 from benchmarks.results import Cell, Results, Spread
 from benchmarks.rounds import Effort, Scene, depth
 from benchmarks.snapshot import Beside, Times
 from benchmarks.syncs import Syncs
+from benchmarks.tables import label, shares, table, with_ends
 from benchmarks.targets import Measured, Verdict
 from benchmarks.worker import LEAST_PUBLISHED
 from benchmarks.workloads import ONE, URGENT, WORKLOADS, in_words
@@ -54,6 +54,7 @@ def page(run: Run) -> str:
         _targets(run.verdicts),
         *(part for backend in run.measured.backends for part in _backend(run, backend)),
         *_old_snapshot(run),
+        *round_trips(run.measured.counted),
         *_memory(run),
         *_measured(run),
     ]
@@ -63,13 +64,13 @@ def page(run: Run) -> str:
 def _measured(run: Run) -> list[str]:
     if not run.backends:
         return []
+    bounds = _bounds(run)
     return [
-        "## What is durable",
-        _durable(run),
-        "## What bounds it",
-        *_bounds(run),
+        *(["## What is durable", _durable(run)] if run.measured.rates else []),
+        *(["## What bounds it", *bounds] if bounds else []),
         "## How it was measured",
-        _how(run),
+        *([_how(run)] if run.measured.rates else []),
+        *([how_workers(run.measured.handled)] if run.measured.handled is not None else []),
     ]
 
 
@@ -88,13 +89,18 @@ def _disk(run: Run) -> list[tuple[str, str]]:
 def _targets(verdicts: Sequence[Verdict]) -> str:
     words = {True: "met", False: "**not met**", None: "not judged"}
     rows = [(verdict.target, verdict.measured, words[verdict.met]) for verdict in verdicts]
-    return _table(("Target", "Measured", ""), rows)
+    return table(("Target", "Measured", ""), rows)
 
 
 def _backend(run: Run, backend: str) -> list[str]:
     if backend in run.results.unavailable:
         return [f"## {backend}", f"Not measured: run `{run.results.unavailable[backend]}` first."]
-    return [part for scene in run.effort.scenes[backend] for part in _scene(run, backend, scene)]
+    scenes = run.effort.scenes[backend] if run.measured.rates else ()
+    handled = run.measured.handled
+    return [
+        *(part for scene in scenes for part in _scene(run, backend, scene)),
+        *(workers(backend, handled, run.results) if handled is not None else []),
+    ]
 
 
 def _scene(run: Run, backend: str, scene: Scene) -> list[str]:
@@ -109,27 +115,24 @@ def _scene(run: Run, backend: str, scene: Scene) -> list[str]:
     sizes = [f"{groups:,} groups" for groups in scene.sizes]
     for figure in scene.figures:
         rows = [_row(run, scene, each, workload, figure) for each in contenders for workload in scene.workloads]
-        parts.append(_table((figure, *sizes), rows))
+        parts.append(table((figure, *sizes), rows))
     waiting = [f"{groups * depth(groups, scene.most):,}" for groups in scene.sizes]
     counts = [("in the queue", *waiting), *_counts(run, scene, contenders)]
-    parts.append(_table(("Messages, and how many of them a round claims", *sizes), counts))
+    parts.append(table(("Messages, and how many of them a round claims", *sizes), counts))
     return parts
 
 
 def _row(run: Run, scene: Scene, contender: Contender, workload: str, figure: str) -> tuple[str, ...]:
-    label = f"{_label(contender)}, {workload if figure == 'claim' else in_words(workload, figure)}"
+    name = f"{label(contender)}, {workload if figure == 'claim' else in_words(workload, figure)}"
     if contender.key in run.results.missing:
-        return (label, *["not installed"] * len(scene.sizes))
+        return (name, *["not installed"] * len(scene.sizes))
     if WORKLOADS[workload].size > 1 and not contender.batches:
-        return (label, *["none"] * len(scene.sizes))
-    return (label, *(_rate(run, contender, workload, figure, groups) for groups in scene.sizes))
+        return (name, *["none"] * len(scene.sizes))
+    return (name, *(_rate(run, contender, workload, figure, groups) for groups in scene.sizes))
 
 
 def _rate(run: Run, contender: Contender, workload: str, figure: str, groups: int) -> str:
-    spread = run.results.spread(Cell(contender.name, contender.backend, workload, figure, groups))
-    if spread is None:
-        return "-"
-    return f"{spread.middle:,.0f} ({spread.least:,.0f} to {spread.most:,.0f})"
+    return with_ends(run.results.spread(Cell(contender.name, contender.backend, workload, figure, groups)))
 
 
 def _counts(run: Run, scene: Scene, contenders: Sequence[Contender]) -> list[tuple[str, ...]]:
@@ -139,16 +142,10 @@ def _counts(run: Run, scene: Scene, contenders: Sequence[Contender]) -> list[tup
         for workload in scene.workloads:
             cells = [Cell(contender.name, contender.backend, workload, figure, groups) for groups in scene.sizes]
             if all(cell in run.results.counts for cell in cells):
-                label = workload if figure == "claim" else in_words(workload, figure)
+                how = workload if figure == "claim" else in_words(workload, figure)
                 counts = (f"{run.results.counts[cell]:,}" for cell in cells)
-                rows.append((f"{_label(contender)}, {label}", *counts))
+                rows.append((f"{label(contender)}, {how}", *counts))
     return rows
-
-
-def _label(contender: Contender) -> str:
-    return {"limit": f"{contender.name} (the limit)", "peer": f"{contender.name} (peer)"}.get(
-        contender.role, contender.name
-    )
 
 
 def _old_snapshot(run: Run) -> list[str]:
@@ -172,7 +169,7 @@ def _old_snapshot(run: Run) -> list[str]:
     return [
         "## postgres: claims beside an old snapshot",
         about,
-        _table(("An old snapshot", "The first", "The last", "Times, by median and mean"), rows),
+        table(("An old snapshot", "The first", "The last", "Times, by median and mean"), rows),
     ]
 
 
@@ -202,7 +199,7 @@ def _memory(run: Run) -> list[str]:
     ]
     if published.pending:
         rows.append(("`harel publish --file`", f"pending: {published.pending}", ""))
-    return ["## Memory", _table(("Resident memory", "", "a message"), rows)]
+    return ["## Memory", table(("Resident memory", "", "a message"), rows)]
 
 
 def _durable(run: Run) -> str:
@@ -212,9 +209,9 @@ def _durable(run: Run) -> str:
             continue
         found = run.syncs.get(contender.key)
         seen = ("-", "-", "-") if found is None else (found.log, _syncs(found.publish), _syncs(found.claim_ack))
-        rows.append((f"{_label(contender)}, {contender.backend}", contender.durable, *seen))
+        rows.append((f"{label(contender)}, {contender.backend}", contender.durable, *seen))
     head = ("One by one", "Survives", "Journal", "Syncs a publish", "Syncs a claim+ack")
-    return _table(head, rows) + (
+    return table(head, rows) + (
         "\n\nSyncs of a file are the calls of fsync, fdatasync, sync_file_range and msync that strace saw, those of "
         "checkpoints included; those of PostgreSQL are its own count of the log's, by the processes that serve "
         "clients. With a write-ahead log a commit that waited for no sync may be lost in a power cut; one that waited "
@@ -233,8 +230,14 @@ def _bounds(run: Run) -> list[str]:
         _sqlite_bound(run),
         *(_server_bound(run, backend) for backend in ("postgres", "redis") if backend in run.backends),
         _peer_bound(run),
+        *_worker_bounds(run),
     ]
     return [part for part in parts if part]
+
+
+def _worker_bounds(run: Run) -> list[str]:
+    handled = run.measured.handled
+    return [] if handled is None else [worker_bound(backend, handled, run.results) for backend in run.backends]
 
 
 def _memory_bound(run: Run) -> str:
@@ -255,15 +258,7 @@ def _profile(run: Run, backend: str, workload: str) -> str:
     profile = run.results.profiles.get((backend, workload))
     if not profile:
         return ""
-    return "; ".join(f"{figure} {in_words(workload, figure)}, {_shares(rows)}" for figure, rows in profile.items())
-
-
-def _shares(rows: Sequence[dict[str, Any]]) -> str:
-    """Say which files have the most time of their own; what C does counts as the function that it is."""
-    shares: Counter[str] = Counter()
-    for row in rows:
-        shares[row["file"] or row["function"].strip("<>")] += row["share"]
-    return ", ".join(f"{share:.0%} in `{place}`" for place, share in shares.most_common(5))
+    return "; ".join(f"{figure} {in_words(workload, figure)}, {shares(rows)}" for figure, rows in profile.items())
 
 
 def _sqlite_bound(run: Run) -> str:
@@ -386,10 +381,3 @@ def _how(run: Run) -> str:
             else ""
         )
     )
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)]
-    rule = " | ".join("-" * max(3, width) for width in widths)
-    return "\n".join(f"| {line} |" for line in (lines[0], rule, *lines[1:]))

@@ -13,6 +13,7 @@ from statistics import median
 
 from benchmarks.contenders import CONTENDERS, OURS, Contender
 from benchmarks.folders import Folders
+from benchmarks.handled import Handling
 from benchmarks.processes import Process, worker
 from benchmarks.results import Cell, Results
 from benchmarks.servers import Server
@@ -65,6 +66,7 @@ class Effort:
     lines: tuple[int, int]
     """Lines of the small and of the large file that are published."""
     snapshot: Snapshot
+    handling: Handling
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,10 @@ class Server(Protocol):
         """Make a place quick to fill meanwhile; it is settled afterwards."""
         ...
 
+    def settle(self, place: str) -> None:
+        """Do now what the server would do some time later about what was changed."""
+        ...
+
     def busy_s(self, place: str) -> float:
         """Return the seconds of a processor that serving a place has taken so far; 0 where it cannot be told."""
         ...
@@ -81,6 +85,9 @@ class Redis:
     def filling(self, place: str) -> Iterator[None]:
         assert place
         yield
+
+    def settle(self, place: str) -> None:
+        assert place
 
     def busy_s(self, place: str) -> float:
         # One client works at a time, so all that the scripts take is for it.
@@ -123,8 +130,12 @@ POSTGRES_SETTINGS = (
     "track_wal_io_timing = on",
     "shared_buffers = 512MB",
     "max_wal_size = 4GB",
+    "max_connections = 200",
 )
-"""Durability as it comes; memory as anyone with a gigabyte to spare would set it. The rest is the server's default."""
+"""Durability as it comes; memory as anyone with a gigabyte to spare would set it; connections for eight workers' pools.
+
+The rest is the server's default.
+"""
 
 
 class Postgres:
@@ -148,8 +159,11 @@ class Postgres:
         self.ask(f"ALTER DATABASE {name} SET synchronous_commit = off")
         yield
         self.ask(f"ALTER DATABASE {name} RESET synchronous_commit")
-        self.ask("VACUUM ANALYZE", place)
+        self.settle(place)
         self.ask("CHECKPOINT")
+
+    def settle(self, place: str) -> None:
+        self.ask("VACUUM ANALYZE", place)
 
     def busy_s(self, place: str) -> float:
         if not Path("/proc/self/schedstat").exists():

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.contenders import CONTENDERS, Contender, Queue
 from benchmarks.workloads import WORKLOADS, claim_times, fill, messages_for
 
-__all__ = ["LEAST_PUBLISHED"]
+__all__ = ["LEAST_PUBLISHED", "ranked", "serve"]
 
 LEAST_PUBLISHED = 500
 """A round publishes at least so many: fewer take too short a time to be measured."""
@@ -95,7 +95,7 @@ class Worker:
         self.queue.profiler = giving = cProfile.Profile()
         chosen.give(self.queue, messages)
         self.queue.profiler = None
-        return {"claim+ack": _ranked(taking), "publish": _ranked(giving)}
+        return {"claim+ack": ranked(taking), "publish": ranked(giving)}
 
     def grow(self, groups: int, messages: int) -> dict[str, Any]:
         """Fill an open queue; return by how many bytes the process grew."""
@@ -125,7 +125,8 @@ def _resident_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _ranked(profile: cProfile.Profile) -> list[dict[str, Any]]:
+def ranked(profile: cProfile.Profile) -> list[dict[str, Any]]:
+    """Return the functions, those first that had the most time of their own."""
     stats: dict[Any, tuple[int, int, float, float, Any]] = vars(pstats.Stats(profile))["stats"]
     total = sum(own for _, _, own, _, _ in stats.values())
     ranked = sorted(stats.items(), key=lambda item: -item[1][2])
@@ -141,20 +142,24 @@ def _ranked(profile: cProfile.Profile) -> list[dict[str, Any]]:
     ]
 
 
-def main() -> None:
+def serve(commands: object) -> None:
+    """Carry out commands, the methods of this object, until there are no more."""
     # What a contender prints must not come between the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    (contender,) = (each for each in CONTENDERS if each.key == sys.argv[1])
-    worker = Worker(contender)
     for line in sys.stdin:
         arguments = json.loads(line)
-        command: Callable[..., dict[str, Any]] = getattr(worker, arguments.pop("do"))
+        command: Callable[..., dict[str, Any]] = getattr(commands, arguments.pop("do"))
         try:
             answer = command(**arguments)
         except Exception:  # noqa: BLE001  # told to the parent, which ends the run
             answer = {"error": traceback.format_exc()}
         print(json.dumps(answer), file=answers, flush=True)
+
+
+def main() -> None:
+    (contender,) = (each for each in CONTENDERS if each.key == sys.argv[1])
+    serve(Worker(contender))
 
 
 if __name__ == "__main__":
