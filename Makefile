@@ -4,13 +4,16 @@ PYTHON ?= python3
 BIN    := .venv/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# How many processes run the tests; 0, one after the other, if they share a server that is not their own.
+WORKERS ?= logical
+
 .PHONY: demo test check bench docs format clean
 
 demo: .venv/.harel
 	$(BIN)/harel demo
 
 test: .venv/.develop
-	$(BIN)/python -m pytest --numprocesses logical --dist loadfile
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 check: .venv/.develop docs
 	$(BIN)/ruff check .

@@ -159,3 +159,21 @@ except harel.ConfigError as error:
     url = f"{backend.schemes[0]}://localhost"  # type: ignore[attr-defined]
     done = subprocess.run([sys.executable, "-c", program, url], capture_output=True, text=True, check=True, timeout=60)
     assert f"pip install 'harel[{backend.extra}]'" in done.stdout  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"STM_TRANSPORT_BACKEND": "postgres", "STM_POSTGRES_DSN": "postgresql://me:hush@host/db"},
+        {"STM_TRANSPORT_BACKEND": "postgres", "STM_POSTGRES_DSN": "host=h password=hush"},
+        {"STM_TRANSPORT_BACKEND": "redis", "STM_REDIS_URL": "redis://:hush@host"},
+        {"STM_TRANSPORT_BACKEND": "mongo", "STM_MONGO_URL": "mongodb://me:hush@host"},
+        {"STM_TRANSPORT_BACKEND": "rqlite", "STM_RQLITE_URL": "rqlite://me:hush@host"},
+        {"STM_TRANSPORT_BACKEND": "libsql", "STM_LIBSQL_SYNC_URL": "libsql://h", "STM_LIBSQL_AUTH_TOKEN": "hush"},
+    ],
+)
+def test_settings_show_no_secret(variables: dict[str, str]) -> None:
+    environment = Environment.read(variables)
+    assert "hush" in environment.url
+    assert "hush" not in repr(environment)
+    assert "hush" not in str(environment)

@@ -61,8 +61,10 @@ def _file_target(url: str) -> tuple[Any, ...]:
     parts = urlsplit(url)
     path = unquote(parts.path)[1:]
     if parts.netloc or not path:
+        scheme = parts.scheme
         raise ConfigError(
-            f"{redacted(url)} names no file: sqlite:///relative.db, or sqlite:////absolute/path.db (four slashes)."
+            f"{redacted(url)} names no file: {scheme}:///relative.db, or {scheme}:////absolute/path.db (four slashes)."
+            + (" A primary is named by the option sync_url." if scheme == "libsql" else "")
         )
     return (path,)
 
@@ -75,9 +77,20 @@ def _whole_target(url: str) -> tuple[Any, ...]:
     return (url,)
 
 
+def _mongo_target(url: str) -> tuple[Any, ...]:
+    address, mark, query = url.partition("?")
+    scheme, _, rest = address.partition("://")
+    return (f"{scheme}://{rest}{'' if '/' in rest.rpartition('@')[2] else '/'}{mark}{query}",)
+
+
+def _sqs_target(url: str) -> tuple[Any, ...]:
+    return (urlsplit(url).netloc,)
+
+
 BACKENDS = (
     Backend("memory", ("memory",), "InMemoryTransport", "AsyncInMemoryTransport", _no_target),
     Backend("sqlite", ("sqlite",), "SqliteTransport", "AsyncSqliteTransport", _file_target),
+    Backend("libsql", ("libsql",), "LibsqlTransport", "AsyncLibsqlTransport", _file_target, extra="libsql"),
     Backend(
         "redis",
         ("redis", "rediss", "valkey", "valkeys"),
@@ -97,6 +110,18 @@ BACKENDS = (
         extra="postgres",
         driver_options=True,
     ),
+    Backend(
+        "mongo",
+        ("mongodb", "mongodb+srv"),
+        "MongoTransport",
+        "AsyncMongoTransport",
+        _mongo_target,
+        extra="mongo",
+        maker="from_url",
+        driver_options=True,
+    ),
+    Backend("rqlite", ("rqlite", "rqlites"), "RqliteTransport", "AsyncRqliteTransport", _whole_target, extra="rqlite"),
+    Backend("sqs", ("sqs",), "SqsTransport", "AsyncSqsTransport", _sqs_target, extra="sqs", maker="create"),
 )
 
 
@@ -137,6 +162,12 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     worker_id: str
     visibility: float
     concurrency: int
+
+    def __repr__(self) -> str:
+        return (
+            f"Environment(url={redacted(self.url)!r}, worker_id={self.worker_id!r}, visibility={self.visibility!r}, "
+            f"concurrency={self.concurrency!r})"
+        )
 
     @classmethod
     def read(cls, variables: Mapping[str, str] | None = None) -> Environment:
@@ -194,15 +225,34 @@ def _url_from(values: Mapping[str, str]) -> str:
         return "memory://"
     if name == "sqlite":
         path = values.get("STM_TRANSPORT_DB") or "harel.db"
-        return f"sqlite:///{path.replace('%', '%25').replace('?', '%3F').replace('#', '%23')}"
+        return f"sqlite:///{_quoted_path(path)}"
+    if name == "libsql":
+        return _libsql_url(values)
     if name == "redis":
         return _required(values, "STM_REDIS_URL", "a URL such as redis://localhost:6379/0")
     if name == "postgres":
         return _postgres_url(
             _required(values, "STM_POSTGRES_DSN", "a URL such as postgresql://user@host:5432/database")
         )
+    if name == "rqlite":
+        return _required(values, "STM_RQLITE_URL", "a URL such as rqlite://user:password@host:4001,other-host:4001")
+    if name == "mongo":
+        return _mongo_url(values)
+    if name == "sqs":
+        return _sqs_url(values)
     known = ", ".join(backend.name for backend in BACKENDS)
     raise ConfigError(f"STM_TRANSPORT_BACKEND is {name!r}; it takes one of {known}.")
+
+
+def _quoted_path(path: str) -> str:
+    return path.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
+
+
+def _libsql_url(values: Mapping[str, str]) -> str:
+    named = {"sync_url": values.get("STM_LIBSQL_SYNC_URL"), "auth_token": values.get("STM_LIBSQL_AUTH_TOKEN")}
+    primary = {name: value for name, value in named.items() if value}
+    url = f"libsql:///{_quoted_path(values.get('STM_LIBSQL_DB') or 'harel.db')}"
+    return f"{url}?{urlencode(primary, quote_via=quote)}" if primary else url
 
 
 def _postgres_url(dsn: str) -> str:
@@ -216,6 +266,18 @@ def _postgres_url(dsn: str) -> str:
             "STM_POSTGRES_DSN is not a connection string; it takes a URL such as postgresql://user@host:5432/database."
         ) from None
     return f"postgresql:///?{urlencode(keywords, quote_via=quote)}"
+
+
+def _mongo_url(values: Mapping[str, str]) -> str:
+    url = _required(values, "STM_MONGO_URL", "a URL such as mongodb://user:password@host:27017/")
+    named = urlencode({"db_name": values.get("STM_MONGO_DB") or "harel"}, quote_via=quote)
+    return f"{url}{'&' if '?' in url else '?'}{named}"
+
+
+def _sqs_url(values: Mapping[str, str]) -> str:
+    named = {"endpoint_url": values.get("STM_SQS_ENDPOINT"), "region": values.get("STM_AWS_REGION")}
+    query = urlencode({name: value for name, value in named.items() if value}, quote_via=quote)
+    return f"sqs://{quote(values.get('STM_SQS_QUEUE') or 'stm.fifo', safe='')}?{query}"
 
 
 def _required(values: Mapping[str, str], name: str, takes: str) -> str:

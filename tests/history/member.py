@@ -10,7 +10,6 @@ import inspect
 import os
 import random
 import signal
-import sqlite3
 import sys
 import time
 from collections.abc import Callable, Generator
@@ -24,13 +23,20 @@ import msgspec
 from harel import Event, Message, connect, connect_async
 from harel.engine.queue.contract import Lease
 from harel.engine.queue.op import arun, run
-from harel.engine.transport.sqlite_file import SqliteFile
+from harel.engine.transport.libsql import LibsqlFile
+from harel.engine.transport.sqlite_file import DatabaseFile, SqliteFile
 from harel.testing.history import Recorder, Recording
 
 VISIBILITY_S = 1.0
+PATIENCE_S = 3 * VISIBILITY_S + 5.0
+"""After so long without a message there is none: SQS leaves what was being rejected alone for five seconds."""
+
 GROUPS = 40
 STRANDS = 2
 """Threads or tasks that share one worker's transport."""
+
+
+FILES: dict[str, type[DatabaseFile]] = {"sqlite": SqliteFile, "libsql": LibsqlFile}
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -46,12 +52,17 @@ class Part(msgspec.Struct, frozen=True):
     end: int = 0
     """A publisher's events: from this number up to, not including, that one."""
     dies_at: tuple[str, int] | None = None
-    """``("request", n)``: before its nth request is sent, or in SQLite its nth statement run, which may be inside a
+    """``("request", n)``: before its nth request is sent, or in a file its nth statement run, which may be inside a
     transaction; ``("answer", n)``: before it records its nth answer."""
 
     @property
     def record(self) -> Path:
         return Path(self.folder) / "record"
+
+    @property
+    def file(self) -> type[DatabaseFile] | None:
+        """Whose statements are counted, where the queue is in a file."""
+        return FILES.get(self.url.partition(":")[0])
 
     @property
     def published(self) -> Path:
@@ -81,6 +92,8 @@ class Mortal:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._transport, name)
+        if not callable(method):
+            return method
 
         async def answer_later(*args: Any) -> Any:
             reply = await method(*args)
@@ -115,27 +128,36 @@ def publish(part: Part, transport: Recording, strand: int) -> Steps:
 
 
 def work(part: Part, transport: Recording, strand: int) -> Steps:
-    """Claim and settle until all is published and settled, or nothing can be claimed for three visibilities.
+    """Claim and settle until all is published and settled, or nothing can be claimed for long.
 
     Now and then it comes back to a lease that it settled long ago, which must change nothing.
     """
     chance = random.Random(f"{part.name}/{strand}")
     sleep = time.sleep if part.flavour == "sync" else asyncio.sleep
     past: list[Lease] = []
-    patience = time.monotonic() + 3 * VISIBILITY_S
+    patience = time.monotonic() + PATIENCE_S
     while part.dies_at is not None or time.monotonic() < patience or not part.published.exists():
         leases = yield partial(transport.claim_many, part.name, VISIBILITY_S, chance.choice((1, 1, 3)))
+        if len(leases) > 1:
+            yield partial(transport.extend_many, leases, VISIBILITY_S)
         for lease in leases:
             yield from _handle(transport, lease, chance, sleep)
             past.append(lease)
             if chance.random() < 0.1:
                 yield from _settle(transport, chance.choice(past), chance.choice(("ack", "nack", "reject", "extend")))
-            patience = time.monotonic() + 3 * VISIBILITY_S
+            patience = time.monotonic() + PATIENCE_S
         if not leases:
-            stats = yield transport.stats
-            if stats.messages == 0 and part.published.exists() and part.dies_at is None:
+            if part.dies_at is None and part.published.exists() and (yield from _is_empty(transport)):
                 return
             yield partial(transport.wait, 0.05)
+
+
+def _is_empty(transport: Recording) -> Generator[Callable[[], Any], Any, bool]:
+    """Say whether the queue is known to be empty; where it cannot be asked, patience has to tell."""
+    if not transport.capabilities.stats:
+        return False
+    stats = yield transport.stats
+    return bool(stats.messages == 0)
 
 
 def _handle(transport: Recording, lease: Lease, chance: random.Random, sleep: Callable[[float], Any]) -> Steps:
@@ -157,8 +179,8 @@ def main(part: Part) -> None:
     fate = Fate(part.dies_at)
     recorder = Recorder(part.record, f"{part.name}/{os.getpid()}")
     strand_of = publish if part.role == "publish" else work
-    if part.url.startswith("sqlite:"):
-        _count_statements(fate)
+    if part.file is not None:
+        _count_statements(part.file, fate)
     if part.flavour == "sync":
         with connect(part.url) as transport, ThreadPoolExecutor(STRANDS) as threads:
             recording = Recording(_mortal(part, transport, fate), recorder)
@@ -175,7 +197,7 @@ async def _main_async(part: Part, strand_of: Callable[..., Steps], fate: Fate, r
 
 
 def _mortal(part: Part, transport: Any, fate: Fate) -> Mortal:
-    if not part.url.startswith("sqlite:"):
+    if part.file is None:
         send = transport._send
 
         def send_mortally(request: Any) -> Any:
@@ -186,14 +208,14 @@ def _mortal(part: Part, transport: Any, fate: Fate) -> Mortal:
     return Mortal(transport, fate)
 
 
-def _count_statements(fate: Fate) -> None:
-    set_up = SqliteFile._set_up
+def _count_statements(file: type[DatabaseFile], fate: Fate) -> None:
+    execute = file._execute
 
-    def set_up_mortally(self: SqliteFile, connection: sqlite3.Connection) -> None:
-        set_up(self, connection)
-        connection.set_trace_callback(lambda statement: fate.step("request"))
+    def execute_mortally(self: DatabaseFile, *args: Any) -> list[Any]:
+        fate.step("request")
+        return execute(self, *args)
 
-    SqliteFile._set_up = set_up_mortally  # type: ignore[method-assign]
+    file._execute = execute_mortally  # type: ignore[method-assign, assignment]
 
 
 def _call(request: Callable[[], Any]) -> Any:

@@ -14,6 +14,7 @@ from harel.engine.queue.contract import Lease, Packed
 from harel.engine.queue.memory.shared import SharedMemoryQueue
 from harel.engine.transport import InMemoryTransport
 from harel.testing import Blocking, ManualClock, Subject
+from harel.testing.conformance.kit import open_queue
 from harel.testing.history import Recorder, Recording, Violation, check, read
 
 T = TypeVar("T")
@@ -178,7 +179,7 @@ def test_a_broken_queue_is_found_out(promise: int, queue: type[SharedMemoryQueue
 
 def test_a_recording_passes_everything_on_and_writes_it_down(subject: Subject, tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "record", clock=subject.clock)
-    queue = _recorded(subject.open(), recorder, subject)
+    queue = _recorded(open_queue(subject, "fair", "purge", "stats"), recorder, subject)
     queue.publish("g", Event("k", id="a"))
     queue.publish_many([Message("g", Event("k", id="b")), Message("h", Event("k", id="c"))])
     first = queue.claim("w", 10.0)
@@ -186,6 +187,7 @@ def test_a_recording_passes_everything_on_and_writes_it_down(subject: Subject, t
     assert (first.event.id, second.event.id) == ("a", "c")
     assert queue.claim("w", 10.0) is None
     assert queue.extend(first, 20.0) is True
+    assert queue.extend_many([second, first], 20.0) == [True, True]
     assert queue.ack_many([first, second, second]) == [True, True, False]
     third = queue.claim("w", 10.0)
     assert (queue.nack(third), queue.reject(third, "why"), queue.purge("g")) == (True, False, 1)
@@ -201,6 +203,8 @@ def test_a_recording_passes_everything_on_and_writes_it_down(subject: Subject, t
         ("claim", "a", 1),
         ("claim", "c", 1),
         ("claim", "", 0),
+        ("extend", "a", 1),
+        ("extend", "c", 1),
         ("extend", "a", 1),
         ("ack", "a", 1),
         ("ack", "c", 1),

