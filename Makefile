@@ -13,7 +13,7 @@ demo: .venv/.harel
 	$(BIN)/harel demo
 
 test: .venv/.develop
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: .venv/.develop docs
 	$(BIN)/ruff check .

@@ -14,10 +14,9 @@ import pytest
 
 from harel import InvalidArgument, LeaseLost, Message, NotSupported, TransportUnavailable
 from harel.engine.aio_transport import AsyncPostgresTransport
-from harel.engine.queue.postgres.schema import channel
 from harel.engine.transport import PostgresTransport
 from tests.postgres.stage import Doing, Stage, event
-from tests.postgres.test_waiting import ASLEEP, FOR_EVER_S, heard
+from tests.postgres.test_waiting import ASLEEP, FOR_EVER_S, Spy
 
 MAKE = "CREATE TABLE {schema}.notes (note text)"
 NOTE = "INSERT INTO {schema}.notes VALUES ('done')"
@@ -234,15 +233,14 @@ class TestTogether:
     async def test_who_waits_is_woken_when_it_commits(self, side: Side, transaction: Any) -> None:
         queue = await side.open()
         waiter = side.stage.open(poll_interval=FOR_EVER_S)
-        with psycopg.connect(side.stage.url, autocommit=True) as spy:
-            spy.execute(f'LISTEN "{channel(side.stage.schema)}"')
+        with Spy(side.stage) as spy:
             waiting = Doing(lambda: waiter.wait(FOR_EVER_S))
             await asyncio.to_thread(side.stage.until, ASLEEP)
             async with transaction(side, queue) as connection:
                 await done(queue.bind(connection).publish("g", event("m1")))
-                assert heard(spy) == 0
+                assert spy.heard() == 0
             assert await asyncio.to_thread(waiting.result) is True
-            assert heard(spy) == 1
+            assert spy.heard() == 1
         await side.close()
 
     async def test_a_connection_that_is_killed_in_it_takes_all_of_it_along(self, side: Side, transaction: Any) -> None:
@@ -293,11 +291,12 @@ class TestTheQueuesOwn:
         await side.close()
 
     async def test_claims_do_not_wait_behind_them_and_one_too_many_does(self, side: Side) -> None:
-        queue = await side.open(max_size=1, max_transactions=2, connect_timeout=0.2)
+        queue = await side.open(max_size=1, max_transactions=2)
         assert queue.max_transactions == 2
         await done(queue.publish("g", event("m1")))
         async with block(queue.transaction()), block(queue.transaction()):
             assert await done(queue.claim("w", 60.0)) is not None
+            queue._server.connect_timeout_s = 0.01
             with pytest.raises(TransportUnavailable, match="max_transactions"):
                 async with block(queue.transaction()):
                     pass

@@ -100,7 +100,8 @@ class TestABrokenConnection:
     def test_a_server_that_is_away_is_unavailable_within_the_timeout_and_then_back(
         self, server: PostgresServer
     ) -> None:
-        queue = PostgresTransport(server.url, connect_timeout=0.2)
+        queue = PostgresTransport(server.url, connect_timeout=2.0)
+        queue._server.connect_timeout_s = 0.2
         server.stop()
         with pytest.raises(TransportUnavailable, match=f"PostgreSQL at {server.folder}, port 5432"):
             queue.publish("g", event("m1"))

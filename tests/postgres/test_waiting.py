@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Self
 
 import psycopg
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from harel import Message
 from harel.engine.aio_transport import AsyncPostgresTransport
 from harel.engine.queue.postgres.schema import channel
-from tests.postgres.stage import Doing, Stage, event
+from tests.postgres.stage import PATIENCE_S, Doing, Stage, event
 
 FOR_EVER_S = 86_400.0
 """Whoever is not woken from a wait with such a poll interval makes its test run into the timeout."""
@@ -28,17 +29,38 @@ WHERE listener.query LIKE 'LISTEN%' AND listener.state = 'idle'
 
 
 @pytest.fixture
-def spy(stage: Stage) -> Iterator[psycopg.Connection]:
-    """A session that hears every NOTIFY, and does not count as one who waits."""
-    with psycopg.connect(stage.url, autocommit=True) as connection:
-        connection.execute(f'LISTEN "{channel(stage.schema)}"')
-        yield connection
+def spy(stage: Stage) -> Iterator[Spy]:
+    with Spy(stage) as spy:
+        yield spy
 
 
-def heard(spy: psycopg.Connection) -> int:
-    """Count what was heard up to now: notifications come before the reply to a statement that follows."""
-    spy.execute("SELECT 1")
-    return len(list(spy.notifies(timeout=0.0)))
+class Spy:
+    """A session that hears every NOTIFY of a stage, and does not count as one who waits.
+
+    Parameters
+    ----------
+    stage : Stage
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self._connection = psycopg.connect(stage.url, autocommit=True, application_name="spy")
+        self._own = f"spy_{self._connection.info.backend_pid}"
+        self._connection.execute(f'LISTEN "{channel(stage.schema)}"')
+        self._connection.execute(f'LISTEN "{self._own}"')
+
+    def heard(self) -> int:
+        """Count what was sent up to now, and not counted before: what was sent first comes first."""
+        self._connection.execute(f'NOTIFY "{self._own}"')
+        for count, notification in enumerate(self._connection.notifies(timeout=PATIENCE_S)):
+            if notification.channel == self._own:
+                return count
+        raise AssertionError("its own notification never came")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
 
 
 def test_a_publish_wakes_who_waits(stage: Stage) -> None:
@@ -95,37 +117,37 @@ def test_a_wait_ends_when_a_park_does_and_not_only_at_the_next_poll(stage: Stage
     assert queue.wait(FOR_EVER_S) is True
 
 
-def test_no_notify_is_sent_while_nobody_waits(stage: Stage, spy: psycopg.Connection) -> None:
+def test_no_notify_is_sent_while_nobody_waits(stage: Stage, spy: Spy) -> None:
     queue = stage.open(poll_interval=0.01)
     queue.publish("g", event("m1"))
     queue.publish_many([Message("g", event("m2")), Message("h", event("h1"))])
     for lease in queue.claim_many("w", 60.0, 2):
         assert queue.nack(lease) is True
-    assert heard(spy) == 0
+    assert spy.heard() == 0
     while (lease_ := queue.claim("w", 60.0)) is not None:
         assert queue.ack(lease_) is True
     assert queue.wait(0.03) is False
     queue.publish("g", event("m3"))
-    assert heard(spy) == 0
+    assert spy.heard() == 0
 
 
-def test_one_is_sent_while_somebody_does(stage: Stage, spy: psycopg.Connection) -> None:
+def test_one_is_sent_while_somebody_does(stage: Stage, spy: Spy) -> None:
     queue, other = stage.open(), stage.open()
     waiting = Doing(lambda: queue.wait(FOR_EVER_S))
     stage.until(ASLEEP)
     other.publish("g", event("m1"))
     assert waiting.result() is True
-    assert heard(spy) == 1
+    assert spy.heard() == 1
 
 
-def test_none_is_sent_for_a_message_behind_another_that_is_leased(stage: Stage, spy: psycopg.Connection) -> None:
+def test_none_is_sent_for_a_message_behind_another_that_is_leased(stage: Stage, spy: Spy) -> None:
     queue, other = stage.open(), stage.open()
     other.publish("g", event("m1"))
     assert other.claim("w", 60.0) is not None
     waiting = Doing(lambda: queue.wait(FOR_EVER_S))
     stage.until(ASLEEP)
     other.publish("g", event("m2"))
-    assert heard(spy) == 0
+    assert spy.heard() == 0
     other.publish("h", event("h1"))
     assert waiting.result() is True
 
@@ -134,9 +156,9 @@ def test_a_listener_that_died_is_replaced(stage: Stage) -> None:
     queue, other = stage.open(poll_interval=FOR_EVER_S), stage.open()
     waiting = Doing(lambda: queue.wait(FOR_EVER_S))
     stage.until(ASLEEP)
-    ((pid,),) = stage.ask(ASLEEP)
+    ((pid,),) = stage.ask(LISTENERS)
     stage.ask("SELECT pg_terminate_backend($1, 10000)", pid)
-    stage.until(f"{ASLEEP} AND listener.pid <> $1", pid)
+    stage.until(f"{LISTENERS} AND pid <> $1", pid)
     other.publish("g", event("m1"))
     assert waiting.result() is True
 
