@@ -9,8 +9,8 @@
 -- Returns: a row, or none: what the lease is made of; then where the walk ended (the number that the group had), and
 --   how many entries of the index it read.
 --
--- There is one function for each floor: only a literal lets the planner use the floor's index. The head is looked for in
--- a statement after the one that locked the group: only that sees what the one who had it before has settled. A
+-- There is one function for each floor: only a literal lets the planner use the floor's index. The head is looked for
+-- in a statement after the one that locked the group: only that sees what the one who had it before has settled. A
 -- publisher locks the name alone, and so is no hindrance.
 --
 -- The look for the head passes over the dead messages after settled. When there may be many, and nobody is publishing
