@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,11 @@ import pytest
 from harel import Transport
 from harel.testing import Subject
 from tests.backends import BACKENDS, Backend
+
+
+def pytest_configure() -> None:
+    """Let an interrupt be one: a shell has its background jobs ignore it, and all that they start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
