@@ -24,7 +24,7 @@ __all__ = ["StandIn", "database_in", "mongo_url"]
 def mongo_url() -> str:
     """Say where the session's server is; the first call starts it, and processes of the session find it too."""
     url = os.environ.get("HAREL_TEST_MONGO_URL")
-    if url is None:
+    if not url:
         url = os.environ["HAREL_TEST_MONGO_URL"] = StandIn().url
         _goes_with_the_session.append(url)
     return url

@@ -45,7 +45,7 @@ _ENVIRONMENT = {
 
 def is_standin() -> bool:
     """Say whether the tests run on the stand-in."""
-    return _OWN not in os.environ
+    return not os.environ.get(_OWN)
 
 
 @functools.cache
