@@ -55,14 +55,7 @@ class AsyncPostgresTransport(PostgresBase, AsyncFace):
         return await self._links.send(request)
 
     def _bound(self, connection: Any) -> tuple[PostgresOps, Callable[[Any], Awaitable[Any]]]:
-        send = self._links.bound(connection)
-
-        async def opened(request: Any) -> Any:
-            if not self._opened:
-                await self.open()
-            return await send(request)
-
-        return self._ops_in_transactions, opened
+        return self._ops_in_transactions, self._links.bound(connection)
 
     def _transaction(self) -> AbstractAsyncContextManager[Any]:
         return self._links.transaction()

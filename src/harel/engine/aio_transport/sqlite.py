@@ -118,8 +118,6 @@ class AsyncFileFace(AsyncFace):
             return self._file.send_inside(raw, request, self._lock)
 
         async def send(request: Write) -> Any:
-            if not self._opened:
-                await self.open()
             pauses = Pauses(self._file.busy_timeout_s)
             with self._file.explaining:
                 while True:

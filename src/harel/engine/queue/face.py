@@ -176,6 +176,16 @@ class AsyncFace(Face, AsyncTransport):
             await self.open()
         return await arun(op, self._send)
 
+    def _once_open(self, send: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
+        """Return what opens the transport, unless it is open, and then sends."""
+
+        async def opened(request: Any) -> Any:
+            if not self._opened:
+                await self.open()
+            return await send(request)
+
+        return opened
+
     async def _send(self, request: Any) -> Any:
         raise NotImplementedError
 
@@ -260,7 +270,8 @@ class AsyncFace(Face, AsyncTransport):
 
     def bind(self, connection: Any) -> AsyncBoundFace:
         self._checked.must_bind()
-        return AsyncBoundFace(*self._bound(connection))
+        ops, send = self._bound(connection)
+        return AsyncBoundFace(ops, self._once_open(send))
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
         self._checked.must_bind()
