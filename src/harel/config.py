@@ -152,7 +152,7 @@ def connect(url: str, **options: Any) -> Transport:
 async def connect_async(url: str, **options: Any) -> AsyncTransport:
     """Open the queue that a URL names, for asyncio. See :func:`connect`."""
     transport = cast("AsyncFace", _make(url, options, is_async=True))
-    return await transport.open()
+    return await transport.__aenter__()
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):

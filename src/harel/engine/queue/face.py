@@ -283,7 +283,12 @@ class AsyncFace(Face, AsyncTransport):
             await self._shut()
 
     async def __aenter__(self) -> Self:
-        return await self.open()
+        try:
+            return await self.open()
+        except BaseException:
+            # What cannot be entered is not left either, so that nobody else would close what was opened so far.
+            await self.close()
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
