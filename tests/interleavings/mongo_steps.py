@@ -7,33 +7,107 @@ is a step of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
+from harel.engine.queue.checked import Checked
 from harel.engine.queue.contract import Operations
 from harel.engine.queue.mongo import requests as ask
+from harel.engine.queue.mongo.bound import BoundMongoOps
 from harel.engine.queue.mongo.ops import MongoOps
 from harel.engine.queue.op import Op
+from harel.errors import TransportUnavailable
 from harel.testing import ManualClock
-from harel.testing.explorer import Scene
-from harel.testing.history import Operation
-from tests.servers.mongo_store import Document, Store
+from harel.testing.explorer import Actor, Scene, _played
+from harel.testing.history import Notebook, RecordedCalls
+from tests.servers.mongo_store import TRANSIENT, WRITE_CONFLICT, Blocked, Document, Refused, Store, Transaction
 
 PREFIX = "transport"
 
 
+@dataclass(frozen=True)
+class Begin:
+    """Open a transaction: from here on it sees nothing new."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Commit it."""
+
+
+@dataclass(frozen=True)
+class Expire:
+    """Have the server abort every transaction, as it does with one that is too old."""
+
+
 class StoreClient:
-    """Carries requests out on a store, as pymongo would on a server."""
+    """Carries requests out on a store, as pymongo would on a server.
+
+    What has to wait for a transaction's end is given up at once. That it waits till then is another order.
+    """
 
     def __init__(self, store: Store | None = None) -> None:
         self.store = store or Store()
+        self._transaction: Transaction | None = None
+        self._within: Transaction | None = None
 
     def send(self, request: Any) -> Any:
-        return self._SENDERS[type(request)](self, request)
+        try:
+            return self._SENDERS[type(request)](self, request)
+        except Blocked as blocked:
+            raise TransportUnavailable(f"The answer was lost: {blocked} is being written.") from blocked
+        except Refused as refused:
+            if TRANSIENT not in refused.labels:
+                raise
+            raise TransportUnavailable(f"The transaction cannot commit: {refused}") from refused
+
+    def _begin(self, _: Begin) -> None:
+        self._transaction = self.store.begin()
+
+    def _commit(self, _: Commit) -> None:
+        assert self._transaction is not None
+        self.store.commit(self._transaction)
+
+    def _abort(self, _: ask.Abort) -> None:
+        assert self._transaction is not None
+        self.store.abort(self._transaction)
+
+    def _expire(self, _: Expire) -> None:
+        for transaction in list(self.store.open):
+            self.store.abort(transaction)
+
+    def _do_within(self, request: ask.Within) -> Any:
+        self._within = self._transaction
+        try:
+            return self._SENDERS[type(request.request)](self, request.request)
+        finally:
+            self._within = None
+
+    def _begin_anew(self, _: ask.BeginAnew) -> None:
+        raise TransportUnavailable("The transaction cannot commit: it sees too little.")
+
+    def _probe(self, request: ask.Probe) -> bool:
+        self._within = self.store.begin()
+        try:
+            self._update(
+                ask.UpdateOne(request.collection, {}, {}),
+                [({"_id": request.id}, {"$set": {"probe": request.mark}})],
+            )
+        except Refused as refused:
+            if refused.code != WRITE_CONFLICT:
+                raise
+            return False
+        else:
+            return True
+        finally:
+            self.store.abort(self._within)
+            self._within = None
 
     def _run(self, name: str, request: Any, **fields: Any) -> Document:
         given = {key: value for key, value in fields.items() if value is not None}
-        reply = self.store.run({name: f"{PREFIX}_{request.collection}", "$db": "harel", **given})
+        command = {name: f"{PREFIX}_{request.collection}", "$db": "harel", **given}
+        reply = self.store.run(command, self._within)
         for error in reply.get("writeErrors", ()):
             assert error["code"] == 11000, error
             raise ask.Duplicate([error["index"]])
@@ -107,7 +181,12 @@ class StoreClient:
         return ask.ServerHello(0.0, 0.0, 0.0, 21)
 
     _SENDERS: ClassVar[dict[type, Callable[[Any, Any], Any]]] = {
+        Begin: _begin,
+        Commit: _commit,
+        Expire: _expire,
+        ask.Abort: _abort,
         ask.Aggregate: _aggregate,
+        ask.BeginAnew: _begin_anew,
         ask.CreateIndexes: _create_indexes,
         ask.DeleteEach: _delete_each,
         ask.DeleteMany: _delete_many,
@@ -117,9 +196,54 @@ class StoreClient:
         ask.Hello: _hello,
         ask.InsertEach: _insert_each,
         ask.ListIndexes: _list_indexes,
+        ask.Probe: _probe,
         ask.UpdateEach: _update_each,
         ask.UpdateOne: _update_one,
+        ask.Within: _do_within,
     }
+
+
+class InTransactions:
+    """Each method as an operation in a transaction of its own, which begins when it does and then commits.
+
+    Parameters
+    ----------
+    ops : MongoOps
+    takes_in : bool
+        Whether the tickets are carried out at once, as after ``transaction()``, or are left to whoever comes.
+    """
+
+    def __init__(self, ops: MongoOps, *, takes_in: bool) -> None:
+        self._ops = ops
+        self._takes_in = takes_in
+
+    def publish(self, *args: Any) -> Op[Any]:
+        return self._within("publish", args)
+
+    def publish_many(self, *args: Any) -> Op[Any]:
+        return self._within("publish_many", args)
+
+    def ack(self, *args: Any) -> Op[Any]:
+        return self._within("ack", args)
+
+    def nack(self, *args: Any) -> Op[Any]:
+        return self._within("nack", args)
+
+    def reject(self, *args: Any) -> Op[Any]:
+        return self._within("reject", args)
+
+    def _within(self, method: str, args: tuple[Any, ...]) -> Op[Any]:
+        tickets: list[Any] = []
+        calls = Checked(cast("Operations", BoundMongoOps(self._ops, tickets)))
+        yield Begin()
+        reply = yield from getattr(calls, method)(*args)
+        if reply is False:
+            yield ask.Abort()
+            return False
+        yield Commit()
+        if self._takes_in:
+            yield from one_by_one(self._ops.take_in_these(tickets))
+        return reply
 
 
 def one_by_one(op: Op[Any]) -> Op[Any]:
@@ -177,10 +301,10 @@ class OneByOne:
     """Operations whose every document is a step."""
 
     def __init__(self, ops: Operations) -> None:
-        self._ops = ops
+        self.whole = ops
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._ops, name)
+        value = getattr(self.whole, name)
         if not callable(value):
             return value
 
@@ -211,14 +335,14 @@ class Again:
         self._answered += 1
         return self._replies[self._answered - 1]
 
-    def go_on(self) -> Callable[[Any], Any]:
+    def go_on(self) -> StoreClient:
         """End the beginning; return what carries out the requests that follow."""
         if self._store is None:
             self._store = self._client.store
         else:
             assert self._answered == len(self._replies), "another beginning"
         self._answered = 0
-        return StoreClient(self._store.copy()).send
+        return StoreClient(self._store.copy())
 
 
 def make_ops(clock: ManualClock, ops_class: type[MongoOps] = MongoOps) -> MongoOps:
@@ -226,32 +350,58 @@ def make_ops(clock: ManualClock, ops_class: type[MongoOps] = MongoOps) -> MongoO
 
 
 class MongoScene(Scene):
-    """A scene in which a redrive may die between its steps, and then may have happened or not."""
+    """A scene whose beginning is carried out elsewhere than what follows."""
 
     def __init__(self, ops: Any, send: Callable[[Any], Any], clock: ManualClock) -> None:
         super().__init__(ops, send, clock)
-        self._may_have_redriven = 0
+        self._ops = ops
+        self._store: Store | None = None
+        self._counts_attempts = False
 
-    def goes_on_with(self, send: Callable[[Any], Any]) -> None:
-        self._send = send
+    def goes_on_with(self, client: StoreClient) -> None:
+        self._send = client.send
+        self._store = client.store
 
-    def _op(self, name: str, method: str, args: tuple[Any, ...]) -> Op[Any]:
-        self._may_have_redriven += method == "redrive"
-        reply = yield from super()._op(name, method, args)
-        self._may_have_redriven -= method == "redrive" and not reply
-        return reply
+    def meet_bound(self, method: str, *args: Any, takes_in: bool = False) -> None:
+        """Add an operation in a transaction of a caller's.
 
-    def _miscounted(self, history: Iterable[Operation]) -> Iterator[str]:
-        letters = {letter.seq: letter.event.id for letter in self._ask("dead_letters", None, 1_000, None)}
-        for seq in set(self._redriven):
-            if self._redriven.count(seq) > 1 or seq in letters:
-                yield f"Promise 3: dead letter {seq} was redriven, and is or was still there."
-        done = [one for one in history if one.kind in ("ack", "reject") and one.may_have_happened]
-        kept = {one.event_id for one in done if one.kind == "ack"} | set(letters.values())
-        purged = any(one.kind == "purge" and one.may_have_happened for one in history)
-        for event_id in {one.event_id for one in done}:
-            seqs = {one.seq for one in done if one.event_id == event_id}
-            if len(seqs) > 1 + self._may_have_redriven:
-                yield f"Promise 3: {event_id} was settled as {sorted(map(str, seqs))}, more messages than there were."
-            if event_id not in kept and not purged:
-                yield f"Promise 3: event {event_id} was rejected, and is neither a dead letter nor delivered again."
+        After a settlement the attempts are looked at, too. One that comes late before others counts theirs as its own,
+        and so does one that is published after a purge which died: not where there is such a one.
+        """
+        self._counts_attempts = method != "publish"
+        name = f"bound {method} {len(self.actors) + 1}"
+        notebook = Notebook(name, self.clock)
+        self._notebooks.append(notebook)
+        self._groups.update([args[0]] if method == "publish" else [])
+        calls = RecordedCalls(InTransactions(self._ops.whole, takes_in=takes_in), notebook)
+        op = _played(getattr(calls, method)(*args))
+        self.actors.append(Actor(name, op, StoreClient(self._store).send))
+
+    def meet(self, method: str, *args: Any, **more: Any) -> None:
+        super().meet(method, *args, **more)
+        if method == "purge":
+            self._counts_attempts = False
+
+    def meet_expiry(self) -> None:
+        """Add a server that aborts what is open, at some moment."""
+        self.actors.append(Actor("expiry", _one(Expire()), StoreClient(self._store).send))
+
+    def faults(self) -> list[str]:
+        if self._store is not None:
+            StoreClient(self._store).send(Expire())  # whose client died
+        return super().faults() + list(self._miscounted_attempts())
+
+    def _miscounted_attempts(self) -> Iterator[str]:
+        """Look for a message that counts more attempts than it can have had."""
+        operations = [operation for notebook in self._notebooks for operation in notebook.operations]
+        if not self._counts_attempts:
+            return
+        unanswered = sum(one.kind == "claim" and not one.happened and one.may_have_happened for one in operations)
+        for place, lease in enumerate(self._leases):
+            deliveries = sum(one.seq == lease.seq for one in self._leases[: place + 1])
+            if lease.attempt > deliveries + unanswered:
+                yield f"{lease} was delivered {deliveries} times, {unanswered} claims were not answered."
+
+
+def _one(request: object) -> Op[None]:
+    yield request

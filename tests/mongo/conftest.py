@@ -86,6 +86,7 @@ def stand_in(replica: StandIn) -> Iterator[StandIn]:
     replica.log()
     yield replica
     replica.lift()
+    replica.tell("expire")
 
 
 @pytest.fixture(params=[False, True], ids=["sync", "async"])

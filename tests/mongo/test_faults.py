@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
@@ -51,19 +52,25 @@ class Play:
         self.database = f"t{uuid4().hex[:12]}"
         self.clock = ManualClock()
         self.queue = MongoTransport(client, db_name=self.database, clock=self.clock)
-        self.setting = MongoSetting(self.queue._ops, self.queue._send, self.clock)
+        self.setting = MongoSetting(self.queue._ops, self._send, self.clock)
+        self.error: HarelError | None = None
         prepare(self.setting)
         ENTRANTS[name](self.setting)
         (self.actor,) = self.setting.scene.actors
 
-    def run(self) -> HarelError | None:
-        """Run the operation; return what it raised, if it did."""
+    def _send(self, request: Any) -> Any:
         try:
+            return self.queue._send(request)
+        except TransportUnavailable as error:
+            self.error = error
+            raise
+
+    def run(self) -> HarelError | None:
+        """Run the operation; return what it met, if it did not succeed."""
+        with suppress(TransportUnavailable, PartlyPublished):
             while not self.actor.ended:
                 self.actor.step()
-        except (TransportUnavailable, PartlyPublished) as error:
-            return error
-        return None
+        return self.error
 
     def faults(self) -> list[str]:
         self.server.lift()

@@ -11,6 +11,7 @@ from harel import HarelError, Lease
 from harel.engine.queue.contract import Packed
 from harel.engine.queue.mongo import requests as ask
 from harel.engine.queue.mongo.ops import MongoOps
+from harel.engine.queue.mongo.tickets import publishing
 from harel.engine.queue.op import Op, run
 from tests.interleavings.mongo_steps import StoreClient
 
@@ -432,3 +433,41 @@ def test_claim_many_takes_only_what_is_still_to_be_had(table: Table, meanwhile: 
     assert [lease.group_id for lease in leases] == ["b"]
     if meanwhile == "claimed":
         assert table.do(table.ops.ack([lease])) == [True]
+
+
+@pytest.mark.parametrize("look", ["stats", "groups"])
+def test_a_ticket_that_comes_while_one_looks_is_no_group(table: Table, look: str) -> None:
+    table.publish("a 1")
+
+    def commit_something(request: Any) -> None:
+        if isinstance(request, ask.Aggregate) and request.collection == "locks":
+            table.client.send(ask.InsertEach("locks", [publishing([Packed("b", "2", 4)], 2, NOW)]))
+
+    if look == "stats":
+        stats = table.do(table.ops.stats(), commit_something)
+        assert (stats.groups, stats.ready, stats.oldest_ready_s) == (1, 1, 0.0)
+    else:
+        groups = table.do(table.ops.groups(None, 10, None), commit_something)
+        assert [group.group_id for group in groups] == ["a"]
+
+
+@pytest.mark.parametrize("floor", range(5))
+@pytest.mark.parametrize("limit", [1, 5])
+def test_a_claim_with_any_floor_takes_in_a_ticket(table: Table, floor: int, limit: int) -> None:
+    table.publish("a 1")
+    table.client.send(ask.InsertEach("locks", [publishing([Packed("b", "2", floor)], 2, NOW)]))
+    table.client.send(ask.InsertEach("messages", [{"_id": 2, "group_id": "b", "event": "2"}]))
+    leases = table.do(table.ops.claim("w", 30.0, limit, floor))
+    assert "b" in [lease.group_id for lease in leases] or (floor == 0 and limit == 1)
+    assert table.client.send(ask.Find("locks", {"_id": {"$gte": {}}})) == []
+
+
+def test_a_ticket_whose_finder_died_is_found_again_when_the_lease_ends(table: Table) -> None:
+    table.client.send(ask.InsertEach("locks", [publishing([Packed("b", "2", 0)], 2, NOW)]))
+    table.client.send(ask.InsertEach("messages", [{"_id": 2, "group_id": "b", "event": "2"}]))
+    claim = table.ops.claim("w", 30.0, 1, 0)
+    table.client.send(next(claim))
+    claim.close()
+    assert table.do(table.ops.claim("v", 30.0, 1, 0)) == []
+    table.now += 31.0
+    assert [lease.group_id for lease in table.do(table.ops.claim("v", 30.0, 1, 0))] == ["b"]

@@ -188,7 +188,7 @@ def test_bounds_of_a_walk_are_exact() -> None:
         ({"insert": "c", "documents": [{"_id": 1}], "readConcern": {"level": "majority"}}, 40415),
         ({"find": "c", "filter": {"_id": 1}, "readConcern": {"level": "snapshot"}}, 2),
         ({"update": "c", "updates": [{"q": {"_id": 1}, "u": {"n": 1}}]}, 9),
-        ({"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$push": {"n": 1}}}]}, 9),
+        ({"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$rename": {"n": 1}}}]}, 9),
         ({"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$set": {"n": 1}, "$inc": {"n": 1}}}]}, 40),
         ({"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$set": {"_id": 2}}}]}, 66),
         ({"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"text": 1}}}]}, 14),

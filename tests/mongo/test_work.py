@@ -144,6 +144,27 @@ def test_reject_and_redrive(bench: Bench) -> None:
     ]
 
 
+def test_a_transaction_costs_the_next_claim_what_it_left_to_do(bench: Bench, twin: Twin) -> None:
+    """And later claims nothing."""
+    session = twin.client().start_session()
+    twin.wait_for(session.start_transaction())
+    bound: Any = bench.queue.bind(session)
+    assert bench.commands(lambda: twin.wait_for(bound.publish("g", EVENT))) == [NUMBER, STORE, "insert locks"]
+    twin.wait_for(session.commit_transaction())
+    leases: list[Lease] = []
+    ticket = [LOCK, COUNT, DROP]
+    assert bench.commands(lambda: leases.append(bench.take())) == [*ticket, LOCK, HEAD]
+    bench.queue.publish("g", EVENT)
+    twin.wait_for(session.start_transaction())
+    bound = bench.queue.bind(session)
+    assert bench.commands(lambda: twin.wait_for(bound.ack(leases[0]))) == [DELETE, LOCK, "insert locks"]
+    twin.wait_for(session.commit_transaction())
+    ticket = [LOCK, LOCK, DROP]
+    assert bench.commands(lambda: bench.take()) == [*ticket, LOCK, HEAD]
+    assert bench.commands(lambda: bench.queue.claim("w", 30.0)) == [LOCK]
+    twin.wait_for(session.end_session())
+
+
 def _core(bench: Bench, name: str) -> dict[str, list[tuple[str, int]]]:
     """Return the cost of each core operation on the group that is first in line, and of ``wait``."""
     queue = bench.queue
@@ -228,12 +249,13 @@ def test_what_lists_is_served_by_an_index_a_page_at_a_time(sync_twin: Twin, stan
         assert bench.queue.reject(lease, "a reason")
     assert bench.cost(lambda: bench.queue.dead_letters(limit=5, after=20)) == [("find", 5)]
     assert bench.cost(lambda: bench.queue.dead_letters(group_id="filler7")) == [("find", 1)]
-    assert bench.cost(lambda: bench.queue.groups(limit=3)) == [("aggregate", 3 + 3)]
-    assert len(bench.work(bench.queue.stats)) == 3
+    # First they look whether a transaction has left anything to be done.
+    assert bench.cost(lambda: bench.queue.groups(limit=3)) == [("find", 0), ("aggregate", 3 + 3)]
+    assert len(bench.work(bench.queue.stats)) == 1 + 3
 
 
 def test_a_backlog_is_counted_up_to_a_thousand_messages(sync_twin: Twin, stand_in: StandIn) -> None:
     bench = Bench(sync_twin, stand_in)
     bench.queue.publish_many(Message("g", EVENT) for _ in range(MANY))
-    assert bench.cost(bench.queue.groups) == [("aggregate", 1 + 1_001)]
+    assert bench.cost(bench.queue.groups) == [("find", 0), ("aggregate", 1 + 1_001)]
     assert bench.queue.groups()[0].messages == 1_000

@@ -1,7 +1,9 @@
 """A stand-in for MongoDB: its wire protocol over :class:`tests.servers.mongo_store.Store`, in a process of its own.
 
-Each command is carried out whole, one after the other. As a member of a replica set it takes retryable writes: the
-same write of a session, sent again, is answered again and not done again. A test may have it fail, hang, or drop the
+Each command is carried out whole, one after the other; one that would write what an open transaction has written waits
+for its end, or for its own ``maxTimeMS``. As a member of a replica set it takes retryable writes: the
+same write of a session, sent again, is answered again and not done again. It takes transactions, too, which end when
+they are committed, aborted, or too old; not with the connection. A test may have it fail, hang, or drop the
 connection before or after commands, by the command ``standIn``, which no real server has.
 
 Run as a program it writes its port, and ends when its standard input does.
@@ -15,6 +17,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -25,7 +28,15 @@ from bson.codec_options import CodecOptions
 from bson.int64 import Int64
 from bson.objectid import ObjectId
 
-from tests.servers.mongo_store import Document, Refused, Store
+from tests.servers.mongo_store import (
+    NO_SUCH_TRANSACTION,
+    TRANSIENT,
+    Blocked,
+    Document,
+    Refused,
+    Store,
+    Transaction,
+)
 
 _HEADER = struct.Struct("<iiii")
 _REPLY = struct.Struct("<iiii")
@@ -34,6 +45,7 @@ _LARGEST_MESSAGE = 48_000_000
 _CHECKSUM_PRESENT, _MORE_TO_COME = 1, 2
 _OPTIONS: CodecOptions[Document] = CodecOptions(tz_aware=True)
 _WRITES = {"insert", "update", "delete", "findAndModify"}
+_ENDS = {"commitTransaction", "abortTransaction"}
 
 
 @dataclass
@@ -49,12 +61,15 @@ class Settings:
         Whether nobody's password is right.
     ahead_s : float
         By how much its clock is ahead.
+    transaction_s : float
+        How long a transaction may be open.
     """
 
     set_name: str = "rs0"
     wire_version: int = 21
     locked: bool = False
     ahead_s: float = 0.0
+    transaction_s: float = 60.0
 
 
 @dataclass
@@ -93,9 +108,15 @@ class Server:
         self.hung = 0
         self._election = ObjectId()
         self._answered: dict[bytes, tuple[int, Document]] = {}
+        self._transactions: dict[bytes, tuple[int, Transaction]] = {}
+        self.store.ended = self._wake
+        self.ended = asyncio.Event()
+        """Is set when a transaction ends, and then replaced."""
+        self.blocked = 0
+        """How many commands wait for that."""
 
     def answer(self, command: Document) -> Document:
-        """Carry out a command, or say why not."""
+        """Carry out a command, or say why not; raise ``Blocked`` if it has to wait."""
         try:
             return self._carry_out(command)
         except Refused as refused:
@@ -109,9 +130,67 @@ class Server:
             return self._stand_in(command)
         if self.settings.locked:
             raise Refused(18 if name == "saslStart" else 13, "Authentication failed.")
+        if "autocommit" in command or name in _ENDS:
+            return self._in_transaction(name, command)
         if "txnNumber" in command:
             return self._once(name, command)
+        if name == "endSessions":
+            for ended in command["endSessions"]:
+                self._transaction_ends(bytes(ended["id"]))
         return self.store.run(command)
+
+    def _in_transaction(self, name: str, command: Document) -> Document:
+        if not self.settings.set_name:
+            raise Refused(20, "Transaction numbers are only allowed on a replica set member or mongos")
+        if "txnNumber" not in command or command.get("autocommit") is not False:
+            raise Refused(72, "a transaction needs txnNumber, and autocommit=false")
+        transaction = self._transaction(name, command)
+        if name not in _ENDS:
+            return self.store.run(command, transaction)
+        if command["$db"] != "admin":
+            raise Refused(13, f"{name} may only be run against the admin database.")
+        if name == "commitTransaction":
+            self.store.commit(transaction)
+        elif transaction.state == "open":
+            self.store.abort(transaction)
+        else:
+            known = transaction.state == "committed"
+            raise Refused(256 if known else NO_SUCH_TRANSACTION, f"Transaction has been {transaction.state}.")
+        return {"ok": 1.0}
+
+    def _transaction(self, name: str, command: Document) -> Transaction:
+        """Return the transaction that a command is of; the first one opens it."""
+        session, number = bytes(command["lsid"]["id"]), command["txnNumber"]
+        known, transaction = self._transactions.get(session, (-1, None))
+        if number < max(known, self._answered.get(session, (-1,))[0]):
+            raise Refused(225, f"Cannot start transaction {number}: a newer one has been started in this session")
+        if not command.get("startTransaction"):
+            if transaction is None or number != known:
+                raise Refused(
+                    NO_SUCH_TRANSACTION,
+                    f"Given transaction number {number} does not match any in-progress transactions.",
+                    TRANSIENT,
+                )
+            if "readConcern" in command:
+                raise Refused(72, "Only the first command in a transaction may specify a readConcern")
+            return transaction
+        if name in _ENDS or "writeConcern" in command:
+            raise Refused(72, f"{name} cannot start a transaction, or writeConcern is not allowed within it")
+        if number == known:
+            raise Refused(117, "Only the first command in a transaction may start it")
+        self._transaction_ends(session)
+        transaction = self.store.begin()
+        self._transactions[session] = number, transaction
+        asyncio.get_running_loop().call_later(self.settings.transaction_s, self.store.abort, transaction)
+        return transaction
+
+    def _transaction_ends(self, session: bytes) -> None:
+        if session in self._transactions:
+            self.store.abort(self._transactions[session][1])
+
+    def _wake(self) -> None:
+        self.ended.set()
+        self.ended = asyncio.Event()
 
     def _once(self, name: str, command: Document) -> Document:
         if not self.settings.set_name or name not in _WRITES:
@@ -120,7 +199,7 @@ class Server:
             raise Refused(72, "Cannot use retryable writes with limit=0")
         session, number = bytes(command["lsid"]["id"]), command["txnNumber"]
         known = self._answered.get(session)
-        if known is not None and number < known[0]:
+        if number < max(known[0] if known else -1, self._transactions.get(session, (-1,))[0]):
             raise Refused(225, "a newer transaction has been started in this session")
         if known is not None and number == known[0]:
             return known[1]
@@ -166,6 +245,11 @@ class Server:
             self.hanging.set()
             self.hanging = asyncio.Event()
             self.hung = 0
+        elif what == "expire":
+            for transaction in list(self.store.open):
+                self.store.abort(transaction)
+        elif what == "waiting":
+            return {"open": len(self.store.open), "blocked": self.blocked, "ok": 1.0}
         elif what == "hung":
             return {"hung": self.hung, "ok": 1.0}
         elif what == "to come":
@@ -225,18 +309,49 @@ class Connection(asyncio.Protocol):
         """Carry out a command; return whether the next one may be."""
         fault = self._server.struck(next(iter(command)))
         if fault is None:
-            reply(self._server.answer(command))
-        elif fault.how == "refuse":
+            return self._carry_out(command, reply)
+        if fault.how == "refuse":
             reply(Refused(fault.code, "as the test wants it", *fault.labels).reply())
         elif fault.how == "hang":
             self._waiting = asyncio.get_running_loop().create_task(self._hang(command, reply))
             return False
         else:
             if fault.how == "drop_after":
-                self._server.answer(command)
+                with suppress(Blocked):
+                    self._server.answer(command)
             self._transport.abort()
             return False
         return True
+
+    def _carry_out(self, command: Document, reply: Callable[[Document], None]) -> bool:
+        try:
+            reply(self._server.answer(command))
+        except Blocked:
+            self._waiting = asyncio.get_running_loop().create_task(self._wait(command, reply))
+            return False
+        return True
+
+    async def _wait(self, command: Document, reply: Callable[[Document], None]) -> None:
+        """Carry a command out when no transaction is in its way, or say that its time is over."""
+        self._server.blocked += 1
+        try:
+            async with asyncio.timeout(command["maxTimeMS"] / 1_000 if "maxTimeMS" in command else None):
+                while True:
+                    await self._server.ended.wait()
+                    with suppress(Blocked):
+                        answer = self._server.answer(command)
+                        break
+        except TimeoutError:
+            answer = Refused(50, "operation exceeded time limit").reply()
+        finally:
+            self._server.blocked -= 1
+        self._waiting = None
+        reply(answer)
+        self._go_on()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
 
     async def _hang(self, command: Document, reply: Callable[[Document], None]) -> None:
         self._server.hung += 1

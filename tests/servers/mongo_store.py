@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count, islice
 from typing import Any, TypeAlias
 
@@ -38,6 +39,8 @@ class Refused(Exception):
 
 
 BAD_VALUE, UNKNOWN_FIELD, DUPLICATE_KEY, NO_INDEX, TOO_LARGE = 2, 40415, 11000, 291, 10334
+WRITE_CONFLICT, NO_SUCH_TRANSACTION = 112, 251
+TRANSIENT = "TransientTransactionError"
 
 
 def key_of(value: Any) -> Key:
@@ -167,6 +170,15 @@ def _maximum(document: Document, name: str, value: Any) -> None:
         document[name] = value
 
 
+def _push(document: Document, name: str, value: Any) -> None:
+    known = document.get(name, [])
+    if not isinstance(known, list):
+        raise Refused(BAD_VALUE, f"The field '{name}' must be an array")
+    if not isinstance(value, dict) or set(value) != {"$each", "$slice"} or value["$slice"] >= 0:
+        raise Refused(BAD_VALUE, f"the stand-in has no such $push: {value}")
+    document[name] = [*known, *value["$each"]][value["$slice"] :]
+
+
 def _add_to_set(document: Document, name: str, value: Any) -> None:
     known = document.get(name, [])
     if not isinstance(known, list):
@@ -182,6 +194,7 @@ _UPDATES: dict[str, Callable[[Document, str, Any], None]] = {
     "$inc": _increment,
     "$max": _maximum,
     "$addToSet": _add_to_set,
+    "$push": _push,
 }
 
 
@@ -243,26 +256,36 @@ class Work:
     keys: int = 0
     documents: int = 0
     indexes: list[str] = field(default_factory=list)
+    within: bool = False
+    """Whether in a transaction."""
 
     def told(self) -> Document:
         return dict(vars(self))
 
 
 class Collection:
-    """Documents by their ``_id``, and indexes on them."""
+    """Documents by their ``_id``, and indexes on them.
 
-    def __init__(self) -> None:
+    Attributes
+    ----------
+    guard : callable
+        Is told the key of what will be written, and may refuse that.
+    """
+
+    def __init__(self, guard: Callable[[Key], None] | None = None) -> None:
         self.documents: dict[Key, Document] = {}
         self.indexes: dict[str, Index] = {"_id_": Index("_id_", ("_id",))}
+        self.guard = guard or (lambda key: None)
 
-    def copy(self) -> Collection:
-        other = Collection()
-        other.documents = dict(self.documents)
-        other.indexes = {name: index.copy() for name, index in self.indexes.items()}
-        return other
+    def be_like(self, other: Collection) -> Collection:
+        """Have what another collection has, for oneself."""
+        self.documents = dict(other.documents)
+        self.indexes = {name: index.copy() for name, index in other.indexes.items()}
+        return self
 
     def insert(self, document: Document) -> None:
         key = key_of(document["_id"])
+        self.guard(key)
         if key in self.documents:
             raise Refused(
                 DUPLICATE_KEY,
@@ -276,6 +299,9 @@ class Collection:
             index.put(document)
 
     def replace(self, before: Document, after: Document) -> None:
+        if before == after:
+            return  # which writes nothing
+        self.guard(key_of(after["_id"]))
         _check_size(after)
         changed = {name for name in {*before, *after} if before.get(name) is not after.get(name)}
         for index in self.indexes.values():
@@ -285,9 +311,21 @@ class Collection:
         self.documents[key_of(after["_id"])] = after
 
     def delete(self, document: Document) -> None:
+        self.guard(key_of(document["_id"]))
         for index in self.indexes.values():
             index.remove(document)
         del self.documents[key_of(document["_id"])]
+
+    def put(self, key: Key, document: Document | None) -> None:
+        """Have a document as it is given, or not at all."""
+        known = self.documents.pop(key, None)
+        for index in self.indexes.values():
+            if known is not None:
+                index.remove(known)
+            if document is not None:
+                index.put(document)
+        if document is not None:
+            self.documents[key] = document
 
     def find(
         self, query: Document, work: Work, *, sort: Mapping[str, int] | None = None, hint: str | None = None
@@ -430,7 +468,7 @@ def evaluated(expression: Any, document: Document) -> Any:
 class Pipeline:
     """An aggregation over the collections of one database."""
 
-    def __init__(self, database: Mapping[str, Collection], work: Work) -> None:
+    def __init__(self, database: Seen, work: Work) -> None:
         self._database = database
         self._work = work
 
@@ -504,9 +542,63 @@ class Pipeline:
     }
 
 
+class Seen:
+    """A database as a command sees it, in a transaction or not."""
+
+    def __init__(self, store: Store, name: str, within: Transaction | None) -> None:
+        self._store = store
+        self._name = name
+        self._within = within
+
+    def get(self, name: str) -> Collection | None:
+        """Return a collection to look at, if there is one."""
+        if self._within is not None and (view := self._within.views.get((self._name, name))) is not None:
+            return view
+        return self._store.databases.get(self._name, {}).get(name)
+
+    def written(self, name: str) -> Collection:
+        """Return a collection to write to; there is one then."""
+        if self._within is None:
+            return self._store.collection(self._name, name)
+        return self._store.own_view(self._name, name, self._within)
+
+    def drop(self, name: str | None) -> None:
+        """Drop a collection, or all of them."""
+        self._store.drop(self._name, name)
+
+
+class Blocked(Exception):
+    """A write outside of transactions met what an open one wrote: nothing was done, and it waits for its end."""
+
+
+@dataclass(eq=False)
+class Transaction:
+    """A transaction: it sees what there was when it began, and what it wrote.
+
+    Attributes
+    ----------
+    began : int
+        How many writes there had been.
+    state : str
+        ``open``, ``committed`` or ``aborted``.
+    views : dict
+        Its own copies of collections: of those it wrote, and of those that others wrote since it began.
+    written : dict
+        What it wrote, by collection and key.
+    """
+
+    began: int
+    state: str = "open"
+    views: dict[tuple[str, str], Collection] = field(default_factory=dict)
+    written: dict[tuple[str, str, Key], None] = field(default_factory=dict)
+
+
 _ANY = {"$db", "lsid", "$clusterTime", "$readPreference", "maxTimeMS", "comment"}
+_WITHIN = {"txnNumber", "autocommit", "startTransaction", "readConcern"}
+"""Fields of a command in a transaction."""
 _READS = {"readConcern"}
 _WRITES = {"writeConcern", "txnNumber"}
+_IN_TRANSACTIONS = {"find", "aggregate", "getMore", "insert", "update", "delete", "findAndModify"}
 _FIELDS: dict[str, set[str]] = {
     "find": {"filter", "sort", "projection", "limit", "batchSize", "singleBatch", "hint"} | _READS,
     "aggregate": {"pipeline", "cursor", "hint"} | _READS,
@@ -538,52 +630,182 @@ class Store:
     def __init__(self) -> None:
         self.databases: dict[str, dict[str, Collection]] = {}
         self.log: list[Work] = []
+        self.open: list[Transaction] = []
+        self._uncommitted: dict[tuple[str, str, Key], Transaction] = {}
+        self._written_at: dict[tuple[str, str, Key], int] = {}
+        self._writes = 0
+        self.ended: Callable[[], None] = lambda: None
+        """Is called when a transaction ends."""
+        self._undo: list[tuple[Collection, Key, Document | None]] = []
         self._cursors: dict[int, tuple[str, Iterator[Document]]] = {}
         self._ids = count(1_000)
 
     def copy(self) -> Store:
         """Return the same databases once more. A document is never changed, but replaced, so both may have it."""
+        assert not self.open
         other = Store()
-        other.databases = {
-            name: {collection: documents.copy() for collection, documents in database.items()}
-            for name, database in self.databases.items()
-        }
+        for name, database in self.databases.items():
+            for collection, documents in database.items():
+                other.collection(name, collection).be_like(documents)
         return other
 
-    def run(self, command: Document) -> Document:
-        """Carry a command out; raise :exc:`Refused` when the server would refuse it."""
+    def run(self, command: Document, within: Transaction | None = None) -> Document:
+        """Carry a command out, in a transaction or not.
+
+        Raises
+        ------
+        Refused
+            When the server would refuse it. A transaction is aborted by that.
+        Blocked
+            When it would wait for the end of a transaction; then nothing was done.
+        """
+        if within is None:
+            return self._run(command, None)
+        self._must_be_open(within)
+        try:
+            reply = self._run(command, within)
+        except Refused:
+            self.abort(within)
+            raise
+        if reply.get("writeErrors"):
+            self.abort(within)
+        return reply
+
+    def _run(self, command: Document, within: Transaction | None) -> Document:
         name = next(iter(command))
         if name not in _FIELDS:
             raise Refused(59, f"no such command: '{name}'")
-        for unknown in command.keys() - _FIELDS[name]:
-            if unknown not in _ANY and unknown != name:
+        known = _FIELDS[name] | _ANY
+        if within is not None:
+            known = (known - {"writeConcern"}) | _WITHIN
+            if name not in _IN_TRANSACTIONS:
+                raise Refused(263, f"Cannot run '{name}' in a multi-document transaction.")
+        for unknown in command.keys() - known:
+            if unknown != name:
                 raise Refused(UNKNOWN_FIELD, f"BSON field '{name}.{unknown}' is an unknown field.")
         _check_write_concern(command.get("writeConcern"))
-        _check_read_concern(command.get("readConcern"))
-        handler: Callable[[Document, dict[str, Collection], Work], Document] = getattr(self, f"_{name}")
-        database = self.databases.setdefault(command["$db"], {})
-        work = Work(name, command["$db"], str(command[name]))
+        _check_read_concern(command.get("readConcern"), within is not None)
+        handler: Callable[[Document, Seen, Work], Document] = getattr(self, f"_{name}")
+        work = Work(name, command["$db"], str(command[name]), within=within is not None)
+        database = Seen(self, command["$db"], within)
         self.log.append(work)
+        self._undo = []
+        try:
+            reply = handler(command, database, work)
+        except Blocked:
+            self.log.pop()
+            for collection, key, before in reversed(self._undo):
+                collection.put(key, before)
+            raise
         del self.log[:-100_000]
-        return {**handler(command, database, work), "ok": 1.0}
+        return {**reply, "ok": 1.0}
 
-    def _ping(self, command: Document, database: dict[str, Collection], work: Work) -> Document:
+    def begin(self) -> Transaction:
+        """Open a transaction; it sees what there is now."""
+        transaction = Transaction(self._writes)
+        self.open.append(transaction)
+        return transaction
+
+    def commit(self, transaction: Transaction) -> None:
+        """Have what a transaction wrote happen."""
+        if transaction.state == "committed":
+            return
+        self._must_be_open(transaction)
+        self._end(transaction, "committed")
+        for database, name, key in transaction.written:
+            seen = transaction.views[database, name].documents.get(key)
+            collection = self.collection(database, name)
+            self._before_write(database, name, key)
+            collection.put(key, seen)
+        self.ended()
+
+    def abort(self, transaction: Transaction) -> None:
+        """Have nothing of a transaction happen, if it is open."""
+        if transaction.state == "open":
+            self._end(transaction, "aborted")
+            self.ended()
+
+    def _end(self, transaction: Transaction, state: str) -> None:
+        transaction.state = state
+        self.open.remove(transaction)
+        for written in transaction.written:
+            del self._uncommitted[written]
+        if not self.open:
+            self._written_at.clear()
+
+    def _must_be_open(self, transaction: Transaction) -> None:
+        if transaction.state == "aborted":
+            raise Refused(NO_SUCH_TRANSACTION, "Transaction has been aborted.", TRANSIENT)
+        if transaction.state == "committed":
+            raise Refused(256, "Transaction has been committed.")
+
+    def collection(self, database: str, name: str) -> Collection:
+        """Return a collection as it is outside of transactions, made if there was none."""
+        collections = self.databases.setdefault(database, {})
+        if name not in collections:
+            collections[name] = Collection(partial(self._guard, database, name))
+        return collections[name]
+
+    def drop(self, database: str, name: str | None) -> None:
+        """Drop a collection, or a database."""
+        for one in list(self.databases.get(database, {})) if name is None else [name]:
+            if any(written[:2] == (database, one) for written in self._uncommitted):
+                raise Blocked(one)
+            self.databases.get(database, {}).pop(one, None)
+
+    def own_view(self, database: str, name: str, transaction: Transaction) -> Collection:
+        """Return a collection that a transaction can write."""
+        self._keep_view(database, name, transaction)
+        view = transaction.views[database, name]
+        view.guard = partial(self._guard_within, database, name, transaction)
+        return view
+
+    def _keep_view(self, database: str, name: str, transaction: Transaction) -> None:
+        if (database, name) not in transaction.views:
+            transaction.views[database, name] = Collection().be_like(self.collection(database, name))
+
+    def _guard(self, database: str, name: str, key: Key) -> None:
+        """Let a write outside of transactions wait for one that has written the same."""
+        if (database, name, key) in self._uncommitted:
+            raise Blocked(f"{name} {key}")
+        self._before_write(database, name, key)
+        collection = self.databases[database][name]
+        self._undo.append((collection, key, collection.documents.get(key)))
+
+    def _before_write(self, database: str, name: str, key: Key) -> None:
+        self._writes += 1
+        if self.open:
+            self._written_at[database, name, key] = self._writes
+        for transaction in self.open:
+            self._keep_view(database, name, transaction)
+
+    def _guard_within(self, database: str, name: str, transaction: Transaction, key: Key) -> None:
+        """Let a write in a transaction fail where another one's is, or one that it does not see."""
+        written = database, name, key
+        other = self._uncommitted.setdefault(written, transaction)
+        if other is not transaction or self._written_at.get(written, 0) > transaction.began:
+            if other is transaction and written not in transaction.written:
+                del self._uncommitted[written]
+            raise Refused(WRITE_CONFLICT, "Write conflict during plan execution and yielding is disabled.", TRANSIENT)
+        transaction.written[written] = None
+
+    def _ping(self, command: Document, database: Seen, work: Work) -> Document:
         return {}
 
     _endSessions = _ping  # noqa: N815 - the command's name
 
-    def _buildInfo(self, command: Document, database: dict[str, Collection], work: Work) -> Document:  # noqa: N802
+    def _buildInfo(self, command: Document, database: Seen, work: Work) -> Document:  # noqa: N802
         return {"version": "7.0.0", "versionArray": [7, 0, 0, 0]}
 
-    def _drop(self, command: Document, database: dict[str, Collection], work: Work) -> Document:
-        database.pop(command["drop"], None)
+    def _drop(self, command: Document, database: Seen, work: Work) -> Document:
+        database.drop(command["drop"])
         return {}
 
-    def _dropDatabase(self, command: Document, database: dict[str, Collection], work: Work) -> Document:  # noqa: N802
-        database.clear()
+    def _dropDatabase(self, command: Document, database: Seen, work: Work) -> Document:  # noqa: N802
+        database.drop(None)
         return {}
 
-    def _find(self, command: Document, database: dict[str, Collection], work: Work) -> Document:
+    def _find(self, command: Document, database: Seen, work: Work) -> Document:
         query = command.get("filter", {})
         check_query(query)
         limit, fields = command.get("limit", 0), command.get("projection")
@@ -598,7 +820,7 @@ class Store:
         batch = min(command.get("batchSize", FIRST_BATCH), limit or FIRST_BATCH)
         return self._cursor(command, "find", (projected(one, fields) for one in found), batch)
 
-    def _aggregate(self, command: Document, database: dict[str, Collection], work: Work) -> Document:
+    def _aggregate(self, command: Document, database: Seen, work: Work) -> Document:
         found = Pipeline(database, work).run(command["aggregate"], command["pipeline"], command.get("hint"))
         batch = command["cursor"].get("batchSize", FIRST_BATCH)
         return self._cursor(command, "aggregate", found, batch)
@@ -617,7 +839,7 @@ class Store:
         self._cursors[cursor] = (namespace, iter(rest))
         return cursor
 
-    def _getMore(self, command: Document, database: dict[str, Collection], work: Work) -> Document:  # noqa: N802
+    def _getMore(self, command: Document, database: Seen, work: Work) -> Document:  # noqa: N802
         namespace, found = self._cursors.pop(command["getMore"], (None, iter(())))
         if namespace is None:
             raise Refused(43, f"cursor id {command['getMore']} not found")
@@ -625,13 +847,13 @@ class Store:
         cursor = self._kept(namespace, rest)
         return {"cursor": {"id": cursor, "ns": namespace, "nextBatch": batch}}
 
-    def _killCursors(self, command: Document, database: dict[str, Collection], work: Work) -> Document:  # noqa: N802
+    def _killCursors(self, command: Document, database: Seen, work: Work) -> Document:  # noqa: N802
         for cursor in command["cursors"]:
             self._cursors.pop(cursor, None)
         return {"cursorsKilled": command["cursors"]}
 
-    def _insert(self, command: Document, database: dict[str, Collection], work: Work) -> Document:
-        collection = database.setdefault(command["insert"], Collection())
+    def _insert(self, command: Document, database: Seen, work: Work) -> Document:
+        collection = database.written(command["insert"])
 
         def insert(document: Document) -> None:
             if "_id" not in document:
@@ -641,8 +863,8 @@ class Store:
         done, errors = _each(command["documents"], command.get("ordered", True), insert)
         return _written({"n": len(done)}, errors)
 
-    def _update(self, command: Document, database: dict[str, Collection], work: Work) -> Document:
-        collection = database.setdefault(command["update"], Collection())
+    def _update(self, command: Document, database: Seen, work: Work) -> Document:
+        collection = database.written(command["update"])
         changed: list[int] = []
 
         def update(statement: Document) -> Document | None:
@@ -662,8 +884,8 @@ class Store:
             reply["upserted"] = upserted
         return _written(reply, errors)
 
-    def _delete(self, command: Document, database: dict[str, Collection], work: Work) -> Document:
-        collection = database.setdefault(command["delete"], Collection())
+    def _delete(self, command: Document, database: Seen, work: Work) -> Document:
+        collection = database.written(command["delete"])
 
         def delete(statement: Document) -> int:
             _check_statement("delete.deletes", statement, {"q", "limit", "hint"})
@@ -679,10 +901,10 @@ class Store:
         return _written({"n": sum(number for _, number in done)}, errors)
 
     def _findAndModify(  # noqa: N802
-        self, command: Document, database: dict[str, Collection], work: Work
+        self, command: Document, database: Seen, work: Work
     ) -> Document:
         name = command["findAndModify"]
-        collection = database.setdefault(name, Collection())
+        collection = database.written(name)
         before, after = _change(
             collection,
             command.get("query", {}),
@@ -698,8 +920,8 @@ class Store:
             "lastErrorObject": {"n": int(after is not None), "updatedExisting": before is not None},
         }
 
-    def _createIndexes(self, command: Document, database: dict[str, Collection], work: Work) -> Document:  # noqa: N802
-        collection = database.setdefault(command["createIndexes"], Collection())
+    def _createIndexes(self, command: Document, database: Seen, work: Work) -> Document:  # noqa: N802
+        collection = database.written(command["createIndexes"])
         for spec in command["indexes"]:
             _check_statement("createIndexes.indexes", spec, {"key", "name", "partialFilterExpression"})
             index = Index(spec["name"], tuple(spec["key"]), spec.get("partialFilterExpression"))
@@ -715,7 +937,7 @@ class Store:
             collection.indexes[index.name] = index
         return {"numIndexesAfter": len(collection.indexes)}
 
-    def _listIndexes(self, command: Document, database: dict[str, Collection], work: Work) -> Document:  # noqa: N802
+    def _listIndexes(self, command: Document, database: Seen, work: Work) -> Document:  # noqa: N802
         collection = database.get(command["listIndexes"])
         if collection is None:
             raise Refused(26, f"ns does not exist: {command['$db']}.{command['listIndexes']}")
@@ -772,6 +994,8 @@ def _each(
         try:
             done.append((place, act(statement)))
         except Refused as refused:
+            if refused.code == WRITE_CONFLICT:
+                raise
             errors.append({"index": place, "code": refused.code, "errmsg": str(refused), **refused.more})
             if ordered:
                 break
@@ -796,6 +1020,7 @@ def _check_write_concern(concern: Any) -> None:
         raise Refused(79, f"No write concern mode named {concern}")
 
 
-def _check_read_concern(concern: Any) -> None:
-    if concern is not None and concern.get("level", "local") not in ("local", "majority"):
+def _check_read_concern(concern: Any, within: bool) -> None:
+    levels = ("local", "majority", "snapshot") if within else ("local", "majority")
+    if concern is not None and concern.get("level", "local") not in levels:
         raise Refused(BAD_VALUE, f"the stand-in has no read concern {concern}")

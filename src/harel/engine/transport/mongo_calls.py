@@ -7,23 +7,28 @@ are calls to make, and to await in the async twin.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import partial
 from typing import Any, ClassVar
 
 import pymongo
 from bson.codec_options import CodecOptions
 from pymongo import IndexModel, ReadPreference, ReturnDocument, WriteConcern
-from pymongo.errors import BulkWriteError, DuplicateKeyError
+from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from harel.engine.queue.mongo import requests as ask
 from harel.engine.queue.mongo.clock import steady
 from harel.engine.queue.op import Op
+from harel.engine.transport.mongo_errors import TRANSIENT, UNKNOWN_COMMIT
 from harel.errors import ConfigError
 
 __all__ = ["Calls"]
 
 _DUPLICATE_KEY = 11000
+_WRITE_CONFLICT = 112
+_COMMIT_S = 10.0
+"""For so long a commit is asked for again, when it is not known to have happened."""
 
 
 class Calls:
@@ -49,7 +54,15 @@ class Calls:
             # Below a majority, what was written last would be missing from what a majority has.
             read_concern=ReadConcern("majority" if is_majority else "local"),
         )
+        self.concern = concern
         self._collections: dict[str, Any] = {}
+        self.session: Any = None
+
+    def within(self, session: Any) -> Calls:
+        """Return what carries requests out on this client as a part of its session's transaction."""
+        calls = copy(self)
+        calls.session = session
+        return calls
 
     def carry_out(self, request: Any) -> Op[Any]:
         """Return the operation that carries a request out.
@@ -60,6 +73,19 @@ class Calls:
             For a duplicate key; whatever else pymongo raises, as it is.
         """
         return self._CALLS[type(request)](self, request)
+
+    def commit(self, session: Any) -> Op[None]:
+        """Return the operation that commits a session's transaction, and asks again while it is not known to have."""
+        give_up_at_s = steady() + _COMMIT_S
+        committed = not session.in_transaction  # the caller has ended it
+        while not committed:
+            try:
+                yield session.commit_transaction
+            except PyMongoError as error:
+                if not error.has_error_label(UNKNOWN_COMMIT) or steady() > give_up_at_s:
+                    raise
+            else:
+                committed = True
 
     def _in(self, request: Any) -> Any:
         name = request.collection
@@ -76,6 +102,7 @@ class Calls:
             asked_at_s=asked_at_s,
             answered_at_s=steady(),
             wire_version=reply["maxWireVersion"],
+            has_transactions="setName" in reply or reply.get("msg") == "isdbgrid",
         )
 
     def _find(self, request: ask.Find) -> Op[list[Any]]:
@@ -85,6 +112,7 @@ class Calls:
             sort=request.order,
             limit=request.limit,
             hint=request.hint,
+            session=self.session,
         )
         documents: list[Any] = yield partial(_all, cursor)
         return documents
@@ -100,34 +128,41 @@ class Calls:
                     hint=request.hint,
                     upsert=request.upsert,
                     return_document=ReturnDocument.AFTER,
+                    session=self.session,
                 )
             )
 
     def _update_one(self, request: ask.UpdateOne) -> Op[bool]:
         with _Duplicates():
-            result = yield partial(self._in(request).update_one, request.filter, request.update, upsert=request.upsert)
+            result = yield partial(
+                self._in(request).update_one,
+                request.filter,
+                request.update,
+                upsert=request.upsert,
+                session=self.session,
+            )
         return result.matched_count > 0 or result.upserted_id is not None
 
     def _update_each(self, request: ask.UpdateEach) -> Op[None]:
         updates = [pymongo.UpdateOne(which, change, upsert=request.upsert) for which, change in request.updates]
         with _Duplicates():
-            yield partial(self._in(request).bulk_write, updates, ordered=False)
+            yield partial(self._in(request).bulk_write, updates, ordered=False, session=self.session)
 
     def _insert_each(self, request: ask.InsertEach) -> Op[None]:
         collection, documents = self._in(request), request.documents
         with _Duplicates():
             if len(documents) == 1:
-                yield partial(collection.insert_one, documents[0])
+                yield partial(collection.insert_one, documents[0], session=self.session)
             else:
-                yield partial(collection.insert_many, documents, ordered=True)
+                yield partial(collection.insert_many, documents, ordered=True, session=self.session)
 
     def _delete_one(self, request: ask.DeleteOne) -> Op[bool]:
-        result = yield partial(self._in(request).delete_one, request.filter)
+        result = yield partial(self._in(request).delete_one, request.filter, session=self.session)
         return bool(result.deleted_count)
 
     def _delete_each(self, request: ask.DeleteEach) -> Op[None]:
         deletes = [pymongo.DeleteOne(which) for which in request.filters]
-        yield partial(self._in(request).bulk_write, deletes, ordered=False)
+        yield partial(self._in(request).bulk_write, deletes, ordered=False, session=self.session)
 
     def _delete_many(self, request: ask.DeleteMany) -> Op[int]:
         result = yield partial(self._in(request).delete_many, request.filter)
@@ -154,8 +189,40 @@ class Calls:
         ]
         yield partial(self._in(request).create_indexes, models)
 
+    def _probe(self, request: ask.Probe) -> Op[bool]:
+        # In a transaction, a write that meets another one's does not wait for it, but fails at once.
+        session = self._client.start_session()
+        try:
+            yield session.start_transaction
+            change = {"$set": {"probe": request.mark}}
+            yield partial(self._in(request).update_one, {"_id": request.id}, change, session=session)
+        except OperationFailure as error:
+            if error.code != _WRITE_CONFLICT:
+                raise
+            return False
+        else:
+            return True
+        finally:
+            if session.in_transaction:
+                yield session.abort_transaction
+            yield session.end_session
+
+    def _abort(self, _: ask.Abort) -> Op[None]:
+        # The session is not to know: what it is used for afterwards must fail, and not happen outside the transaction.
+        yield partial(self._client.admin.command, "abortTransaction", session=self.session)
+
+    def _begin_anew(self, _: ask.BeginAnew) -> Op[None]:
+        raise OperationFailure(
+            "the transaction began before the message was published",
+            _WRITE_CONFLICT,
+            {"errorLabels": [TRANSIENT]},
+        )
+        yield
+
     _CALLS: ClassVar[Mapping[type, Callable[[Calls, Any], Op[Any]]]] = {
+        ask.Abort: _abort,
         ask.Aggregate: _aggregate,
+        ask.BeginAnew: _begin_anew,
         ask.CreateIndexes: _create_indexes,
         ask.DeleteEach: _delete_each,
         ask.DeleteMany: _delete_many,
@@ -165,6 +232,7 @@ class Calls:
         ask.Hello: _hello,
         ask.InsertEach: _insert_each,
         ask.ListIndexes: _list_indexes,
+        ask.Probe: _probe,
         ask.UpdateEach: _update_each,
         ask.UpdateOne: _update_one,
     }

@@ -18,7 +18,12 @@ from pymongo.errors import (
 
 from harel.errors import ConfigError, HarelError, InvalidArgument, TransportUnavailable
 
-__all__ = ["FAILED", "explained"]
+__all__ = ["FAILED", "TRANSIENT", "UNKNOWN_COMMIT", "TransactionConflict", "explained"]
+
+TRANSIENT = "TransientTransactionError"
+"""pymongo's label of an error after which the transaction may succeed if it is begun anew."""
+UNKNOWN_COMMIT = "UnknownTransactionCommitResult"
+"""And of one after which the commit may be asked for again."""
 
 FAILED = (PyMongoError, BSONError)
 """What pymongo raises when an operation fails."""
@@ -27,6 +32,16 @@ _REFUSED_RIGHTS = (13, 18, 8000)
 """Unauthorized, AuthenticationFailed, and Atlas's own."""
 _PASSING = (6, 7, 50, 64, 89, 91, 112, 134, 189, 262, 9001, 10058, 10107, 11600, 11602, 13388, 13435, 13436)
 """Codes of what the same call, later, may not meet: no primary, a server that shuts down, a time limit."""
+
+
+class TransactionConflict(TransportUnavailable, PyMongoError):
+    """A transaction cannot commit, and may if it is begun anew: another one wrote the same, or the server changed.
+
+    It has pymongo's label, so that ``session.with_transaction`` does that.
+    """
+
+    def __init__(self, message: str) -> None:
+        PyMongoError.__init__(self, message, [TRANSIENT])
 
 
 def explained(error: BaseException, address: str) -> HarelError:
@@ -40,6 +55,8 @@ def explained(error: BaseException, address: str) -> HarelError:
     """
     # Behind the first part pymongo tells how it sees every server.
     text = str(error).partition(", Timeout: ")[0].partition(", full error: ")[0].rstrip(".")
+    if isinstance(error, PyMongoError) and error.has_error_label(TRANSIENT):
+        return TransactionConflict(f"The transaction at {address} cannot commit; begin it anew: {text}.")
     if isinstance(error, ServerSelectionTimeoutError | WaitQueueTimeoutError):
         return TransportUnavailable(f"{address} cannot be reached: {text or 'no connection in time'}.")
     if isinstance(error, ConnectionFailure):

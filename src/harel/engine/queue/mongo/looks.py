@@ -7,6 +7,7 @@ from typing import Any
 from harel.engine.queue.contract import BACKLOG_COUNTED, DeadLetter, GroupInfo, GroupState, QueueStats, StoredMessage
 from harel.engine.queue.mongo.requests import Aggregate, Document, Find
 from harel.engine.queue.mongo.schema import DEAD_LETTERS, LOCKS, MESSAGES
+from harel.engine.queue.mongo.tickets import take_in
 from harel.engine.queue.op import Op
 from harel.engine.queue.schedule import waiting_since
 from harel.engine.queue.tokens import worker_of
@@ -15,6 +16,8 @@ __all__ = ["dead_letters", "groups", "peek", "stats"]
 
 _MOST = 2**31 - 1
 """The largest limit that is sent."""
+_GROUPS: Document = {"$gte": ""}
+"""The names of groups are strings; what else lies among the locks are tickets."""
 _COUNT: Document = {"$group": {"_id": None, "n": {"$sum": 1}}}
 
 
@@ -26,7 +29,8 @@ def stats(now: float) -> Op[QueueStats]:
         "leased": {"$ne": ["$token", None]},
         "fresh": {"$lt": ["$available_at", 0]},
     }
-    rows = yield Aggregate(LOCKS, [{"$group": {"_id": kind, "n": {"$sum": 1}, "oldest": {"$min": "$available_at"}}}])
+    count = {"$group": {"_id": kind, "n": {"$sum": 1}, "oldest": {"$min": "$available_at"}}}
+    rows = yield Aggregate(LOCKS, [{"$match": {"_id": _GROUPS}}, count])
     counts: dict[GroupState, int] = {"ready": 0, "leased": 0, "parked": 0, "held": 0}
     oldest = now
     for row in rows:
@@ -48,7 +52,7 @@ def stats(now: float) -> Op[QueueStats]:
 
 def groups(messages: str, now: float, state: GroupState | None, limit: int, after: str | None) -> Op[list[GroupInfo]]:
     """List groups by name; ``messages`` is the name of the collection of messages."""
-    which: dict[str, Any] = {} if after is None else {"_id": {"$gt": after}}
+    which: dict[str, Any] = {"_id": _GROUPS if after is None else {"$gt": after}}
     if state is not None:
         which["held"] = state == "held"
     if state == "ready":
@@ -85,9 +89,13 @@ def groups(messages: str, now: float, state: GroupState | None, limit: int, afte
     return [_info(lock, now) for lock in rows]
 
 
-def peek(group_id: str, limit: int) -> Op[list[StoredMessage]]:
+def peek(group_id: str, limit: int, now: float) -> Op[list[StoredMessage]]:
     """Show the first messages of a group that has a lock."""
-    found = yield Find(LOCKS, {"_id": group_id}, fields=("acked",))
+    look = Find(LOCKS, {"_id": group_id}, fields=("acked",))
+    found = yield look
+    if not found:
+        yield from take_in(now)  # its first publish may have committed just now
+        found = yield look
     if not found:
         return []
     which: dict[str, Any] = {"group_id": group_id}

@@ -1,9 +1,10 @@
 """The operations on MongoDB 5.0 and later, without I/O: what to ask, and what the answer means.
 
-No operation needs a transaction of several documents. **A group's lock document decides everything**: who has the
-lease, when the group may next be claimed, what was settled. A lease is taken, given back or settled in one change of
-that document, which names the settled message; the message is deleted after that, by whoever comes first, the one
-who settled it or the next to claim. ``steps.py`` has what operations share, ``schema.py`` the fields.
+No operation needs a transaction of several documents; what goes on in one of a caller's is in ``bound.py``. **A group's
+lock document decides everything**: who has the lease, when the group may next be claimed, what was settled. A lease is
+taken, given back or settled in one change of that document, which names the settled message; the message is deleted
+after that, by whoever comes first, the one who settled it or the next to claim. ``steps.py`` has what operations share,
+``schema.py`` the fields.
 
 =========== ========================================================================================================
 publish     number the messages; store them; count them in their locks, which makes a lock that is not there
@@ -33,6 +34,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from harel.engine.queue.assets import check_identifier
 from harel.engine.queue.contract import (
     Capabilities,
@@ -55,6 +58,7 @@ from harel.engine.queue.mongo.requests import (
     Find,
     FindAndUpdate,
     Hello,
+    Probe,
     UpdateEach,
     UpdateOne,
 )
@@ -72,18 +76,20 @@ from harel.engine.queue.mongo.steps import (
     decide_redrive,
     drop,
     drop_if_drained,
+    drop_if_last,
     finish,
     head_of,
     heads_of,
     next_seq,
     same_and_empty,
 )
+from harel.engine.queue.mongo.tickets import carry_out, is_ticket, name_of_settling, take_in, take_in_these
 from harel.engine.queue.op import Op, Sleep
 from harel.engine.queue.schedule import FRESH, LONGEST_S
 from harel.engine.queue.tokens import new_token
-from harel.errors import ConfigError, HarelError, PartlyPublished
+from harel.errors import ConfigError, HarelError, PartlyPublished, TransportUnavailable
 
-__all__ = ["MAX_EVENT_BYTES", "MongoOps", "schema_ddl"]
+__all__ = ["MAX_EVENT_BYTES", "MongoOps", "parts", "schema_ddl"]
 
 MAX_EVENT_BYTES = 15 * 2**20
 """MongoDB's documents are smaller than 16 MiB, and a dead letter is an event, its group and a reason."""
@@ -94,6 +100,10 @@ _MESSAGES_AT_ONCE = 1_000
 _BYTES_AT_ONCE = 16 * 2**20
 """A batch is stored in parts, each of which fits one message of the protocol."""
 _GROUPS_AT_ONCE = 1_000
+_BUSY_S = 0.2
+"""A group that a transaction is settling is looked at again after so many seconds."""
+_TOKENS_KEPT = 10_000
+"""Of leases that transactions settle, so many and as many again are known by this transport, for when it is asked."""
 _PURGE_S = 30.0
 """For so long a purge has its group to itself; one that died there has it no longer."""
 
@@ -134,8 +144,9 @@ class MongoOps:
         create_schema: bool,
     ) -> None:
         self.queue = queue
+        # Whether there are transactions the server says, when it is asked for the first time.
         self.capabilities = Capabilities(
-            atomic_batches=False, max_event_bytes=MAX_EVENT_BYTES, max_visibility_s=LONGEST_S
+            atomic_batches=False, bind=True, max_event_bytes=MAX_EVENT_BYTES, max_visibility_s=LONGEST_S
         )
         self.server_clock = ServerClock()
         self._messages = f"{check_identifier('prefix', prefix)}_{MESSAGES}"
@@ -143,28 +154,36 @@ class MongoOps:
         self._ahead = FRESH if fresh_first else 0.0
         self._poll_interval_s = poll_interval_s
         self._create_schema = create_schema
+        self._bound_here: set[str] = set()
+        self._bound_before: set[str] = set()
 
     def prepare(self) -> Op[None]:
         hello = yield Hello()
         if hello.wire_version < _OLDEST_WIRE_VERSION:
             raise ConfigError(f"harel needs MongoDB 5.0 or later; {self.queue} is older.")
+        if not hello.has_transactions:
+            self.capabilities = msgspec.structs.replace(self.capabilities, bind=False)
         self.server_clock.learn(hello)
         yield from prepare_schema(self.queue, create=self._create_schema)
 
     def publish(self, messages: Sequence[Packed]) -> Op[None]:
-        moment = yield from self._moment()
+        moment = yield from self.moment()
         seq = yield from next_seq(len(messages))
-        available_at = moment.now - self._ahead
+        available_at = self.number_of_a_new_group(moment.now)
         if len(messages) == 1:
             yield from append(messages, seq, available_at, moment.now)
             return
         done = 0
-        for part in _parts(messages):
+        for part in parts(messages):
             try:
                 yield from append(part, seq + done, available_at, moment.now)
             except HarelError as error:
                 raise PartlyPublished(done, len(messages)) from error
             done += len(part)
+
+    def number_of_a_new_group(self, now: float) -> float:
+        """Say where in line a group begins."""
+        return now - self._ahead
 
     def claim(self, worker_id: str, visibility: float, limit: int, min_priority: int) -> Op[list[Lease]]:
         if limit == 1:
@@ -173,7 +192,7 @@ class MongoOps:
 
     def _claim_one(self, worker_id: str, visibility: float, floor: int) -> Op[list[Lease]]:
         while True:
-            moment = yield from self._moment()
+            moment = yield from self.moment()
             lock = yield FindAndUpdate(
                 LOCKS,
                 _claimable(floor, moment.now),
@@ -183,6 +202,9 @@ class MongoOps:
             )
             if lock is None:
                 return []
+            if is_ticket(lock):
+                yield from carry_out(lock, moment.now)
+                continue
             lease = yield from self._lease_on(lock)
             if lease is not None:
                 return [lease]
@@ -191,12 +213,16 @@ class MongoOps:
         """Look which are first, take them if they are still to be had, and see which ones one has."""
         leases: list[Lease] = []
         while len(leases) < limit:
-            moment = yield from self._moment()
+            moment = yield from self.moment()
             most = min(limit - len(leases), _GROUPS_AT_ONCE)
             claimable = _claimable(floor, moment.now)
             first = yield Find(
                 LOCKS, claimable, order=_IN_TURN, limit=most, fields=("_id",), hint=claimable_index(floor)
             )
+            tickets = [lock["_id"] for lock in first if is_ticket(lock)]
+            if tickets:
+                yield from take_in_these(tickets, moment.now)
+                continue
             tokens = {lock["_id"]: new_token(worker_id) for lock in first}
             if not tokens:
                 break
@@ -220,6 +246,8 @@ class MongoOps:
     def _lease_on(self, lock: Lock) -> Op[Lease | None]:
         """Make the lease of a lock that was just taken, or drop the group if nothing is in it."""
         taken: Lock | None = lock
+        if lock.get("bound") is not None:
+            taken = yield from self._unmark(lock)
         while taken is not None:
             heads = taken.get("heads")
             if heads and not _irregular(taken, heads[0]):
@@ -237,6 +265,77 @@ class MongoOps:
             taken = found[0] if found else None
         return None
 
+    def _unmark(self, lock: Lock, claims: int = 1) -> Op[Lock | None]:
+        """Find out what became of the transaction that was settling this group, whose lock was just taken.
+
+        Parameters
+        ----------
+        lock : Lock
+        claims : int
+            How many claims the taking counted as.
+
+        Returns
+        -------
+        Lock or None
+            The lock without the mark, if the transaction was rolled back; else ``None``, and the group is let go.
+        """
+        token = lock["bound"]
+        mine = {"_id": lock["_id"], "token": lock["token"]}
+        if not (yield Probe(MESSAGES, lock["bound_seq"], lock["token"])):
+            moment = yield from self.moment()
+            later = {"token": None, "available_at": moment.now + _BUSY_S, "since": moment.now}
+            yield UpdateOne(LOCKS, mine, {"$set": later, "$inc": {"attempts": -claims}})
+            return None
+        if (yield from self._take_in_of(token)):
+            return None
+        unmarked: Lock | None = yield FindAndUpdate(LOCKS, {**mine, "bound": token}, {"$set": {"bound": None}})
+        return unmarked
+
+    def remember(self, token: str) -> None:
+        """Have in mind that a transaction may settle with this token."""
+        if len(self._bound_here) >= _TOKENS_KEPT:
+            self._bound_before, self._bound_here = self._bound_here, set()
+        self._bound_here.add(token)
+
+    def _was_bound(self, lease: Lease) -> bool:
+        return lease.token in self._bound_here or lease.token in self._bound_before
+
+    def _change(self, lease: Lease, request: FindAndUpdate | UpdateOne) -> Op[Any]:
+        """Send what settles a lease, or gives it back: a change of its lock as ``_held_by`` names it."""
+        while True:
+            reply = yield request
+            if reply or not self._was_bound(lease) or not (yield from self._is_worth_another_try(lease)):
+                return reply
+
+    def _is_worth_another_try(self, lease: Lease) -> Op[bool]:
+        """Take the mark off a lease's lock, if a transaction that was settling with it was rolled back."""
+        current = {"_id": lease.group_id, "token": lease.token}
+        if not (yield Find(LOCKS, current, fields=("_id",))):
+            return False
+        if not (yield Probe(MESSAGES, lease.seq, lease.token)):
+            raise TransportUnavailable(
+                f"The lease of group {lease.group_id!r}, seq {lease.seq} is being settled in a transaction that is "
+                "open; commit it, or roll it back."
+            )
+        if (yield from self._take_in_of(lease.token)):
+            return False
+        yield UpdateOne(LOCKS, {**current, "bound": lease.token}, {"$set": {"bound": None}})
+        return True
+
+    def _take_in_of(self, token: str) -> Op[bool]:
+        """Carry out the ticket that settles with a token, if there is one."""
+        # A change, since a read may not show yet what committed just now.
+        ticket = yield FindAndUpdate(LOCKS, {"_id": name_of_settling(token)}, {"$inc": {"attempts": 1}})
+        if ticket is not None:
+            moment = yield from self.moment()
+            yield from carry_out(ticket, moment.now)
+        return ticket is not None
+
+    def take_in_these(self, names: Sequence[Document]) -> Op[None]:
+        """Do to locks what a transaction left to be done, now that it has committed."""
+        moment = yield from self.moment()
+        yield from take_in_these(names, moment.now)
+
     def _lease(self, lock: Lock, head: Document) -> Lease:
         return Lease(
             group_id=lock["_id"],
@@ -250,7 +349,7 @@ class MongoOps:
 
     def _free(self, lock: Lock, settled: int = 0) -> Op[None]:
         """Let go of a group whose messages are gone."""
-        moment = yield from self._moment()
+        moment = yield from self.moment()
         yield UpdateOne(
             LOCKS,
             {"_id": lock["_id"], "token": lock["token"]},
@@ -276,12 +375,12 @@ class MongoOps:
 
     def _settle(self, lease: Lease, rejected: Document | None) -> Op[Lock | None]:
         """Settle a message, if the lease is current: from here on it is done, whoever does the rest."""
-        moment = yield from self._moment()
+        moment = yield from self.moment()
         if rejected is not None:
             rejected = {**rejected, "rejected_at": moment.now}
-        lock: Lock | None = yield FindAndUpdate(
+        change = FindAndUpdate(
             LOCKS,
-            {"_id": lease.group_id, "token": lease.token},
+            _held_by(lease),
             {
                 "$set": {
                     "token": None,
@@ -294,28 +393,21 @@ class MongoOps:
                 "$inc": {"settled": 1},
             },
         )
+        lock: Lock | None = yield from self._change(lease, change)
         return lock
 
     def _clear(self, lease: Lease, lock: Lock) -> Op[None]:
         """Delete a message that was acked, and its group if it was the last."""
         if lease.attempt > 1:
             yield DeleteOne(DEAD_LETTERS, {"_id": lease.seq, "state": "pending"})
-        yield DeleteOne(MESSAGES, {"_id": lease.seq})
-        yield from self._drop_if_last(lock)
-
-    def _drop_if_last(self, lock: Lock) -> Op[None]:
-        """Drop a group if its counts say that it is empty, and it is.
-
-        They may say too much, and then the next claim drops it; the group itself says whether they say too little.
-        """
-        if lock["settled"] >= lock["version"] and not lock["held"] and (yield from head_of(lock)) is None:
-            yield from drop(lock)
+        yield DeleteOne(MESSAGES, _message(lease))
+        yield from drop_if_last(lock)
 
     def _clear_each(self, settled: Sequence[tuple[Lease, Lock]]) -> Op[None]:
         retried = [lease.seq for lease, _ in settled if lease.attempt > 1]
         if retried:
             yield DeleteEach(DEAD_LETTERS, [{"_id": seq, "state": "pending"} for seq in retried])
-        yield DeleteEach(MESSAGES, [{"_id": lease.seq} for lease, _ in settled])
+        yield DeleteEach(MESSAGES, [_message(lease) for lease, _ in settled])
         last = {lock["_id"]: lock for _, lock in settled if lock["settled"] >= lock["version"] and not lock["held"]}
         if not last:
             return
@@ -325,16 +417,16 @@ class MongoOps:
             yield DeleteEach(LOCKS, [same_and_empty(lock) for lock in empty])
 
     def nack(self, lease: Lease, delay: float) -> Op[bool]:
-        moment = yield from self._moment()
-        given_back: bool = yield UpdateOne(
-            LOCKS,
-            {"_id": lease.group_id, "token": lease.token},
-            {"$set": {"token": None, "available_at": moment.now + delay, "since": moment.now}},
-        )
+        moment = yield from self.moment()
+        change = {"$set": {"token": None, "available_at": moment.now + delay, "since": moment.now}}
+        given_back: bool = yield from self._change(lease, UpdateOne(LOCKS, _held_by(lease), change))
         return given_back
 
     def extend(self, leases: Sequence[Lease], visibility: float) -> Op[list[float | None]]:
-        moment = yield from self._moment()
+        for lease in leases:
+            if self._was_bound(lease):
+                yield from self._take_in_of(lease.token)
+        moment = yield from self.moment()
         expires_at = moment.latest + visibility
         changes = [
             ({"_id": lease.group_id, "token": lease.token}, {"$set": {"available_at": expires_at}}) for lease in leases
@@ -363,7 +455,7 @@ class MongoOps:
                 yield DeleteOne(DEAD_LETTERS, pending)
             return False
         yield from finish(lock)
-        yield from self._drop_if_last(lock)
+        yield from drop_if_last(lock)
         return True
 
     def wait(self, timeout: float) -> Op[bool]:
@@ -378,32 +470,37 @@ class MongoOps:
             rest = min(2 * rest, self._poll_interval_s)
 
     def _seconds_to_claimable(self) -> Op[float]:
-        moment = yield from self._moment()
+        moment = yield from self.moment()
         first = yield Find(
             LOCKS, {"held": False}, order=_IN_TURN, limit=1, fields=("available_at",), hint=claimable_index(0)
         )
         return float(first[0]["available_at"]) - moment.now if first else float("inf")
 
     def stats(self) -> Op[QueueStats]:
-        moment = yield from self._moment()
+        moment = yield from self.moment()
+        yield from take_in(moment.now)
         return (yield from looks.stats(moment.now))
 
     def groups(self, state: GroupState | None, limit: int, after: str | None) -> Op[list[GroupInfo]]:
-        moment = yield from self._moment()
+        moment = yield from self.moment()
+        yield from take_in(moment.now)
         return (yield from looks.groups(self._messages, moment.now, state, limit, after))
 
     def peek(self, group_id: str, limit: int) -> Op[list[StoredMessage]]:
-        return looks.peek(group_id, limit)
+        moment = yield from self.moment()
+        return (yield from looks.peek(group_id, limit, moment.now))
 
     def dead_letters(self, group_id: str | None, limit: int, after: int | None) -> Op[list[DeadLetter]]:
         return looks.dead_letters(group_id, limit, after)
 
     def hold(self, group_id: str) -> Op[bool]:
-        moment = yield from self._moment()
+        moment = yield from self.moment()
         held = {"$set": {"held": True, "held_since": moment.now}}
-        if (yield UpdateOne(LOCKS, {"_id": group_id, "held": False}, held)):
+        which = {"_id": group_id, "held": False}
+        if (yield UpdateOne(LOCKS, which, held)) or (yield Find(LOCKS, {"_id": group_id}, fields=("_id",))):
             return True
-        return bool((yield Find(LOCKS, {"_id": group_id}, fields=("_id",))))
+        yield from take_in(moment.now)  # its first publish may have committed just now
+        return bool((yield UpdateOne(LOCKS, which, held)))
 
     def release(self, group_id: str) -> Op[bool]:
         while True:
@@ -411,7 +508,7 @@ class MongoOps:
             if not found:
                 return False
             token = found[0]["token"]
-            moment = yield from self._moment()
+            moment = yield from self.moment()
             released: dict[str, Any] = {"$set": {"held": False, "held_since": None, "since": moment.now}}
             if token is None:
                 released["$set"]["available_at"] = moment.now
@@ -425,12 +522,17 @@ class MongoOps:
             return True
 
     def purge(self, group_id: str) -> Op[int]:
+        took_in = False
         while True:
             found = yield Find(LOCKS, {"_id": group_id})
+            moment = yield from self.moment()
+            if not took_in and (not found or found[0].get("bound") is not None):
+                took_in = True  # what has committed and stands in no lock yet
+                yield from take_in(moment.now)
+                continue
             if not found:
                 return 0
             lock = found[0]
-            moment = yield from self._moment()
             if lock["token"] is not None and lock["available_at"] > moment.now:
                 return (yield from self._purge_behind_head(lock))
             as_it_was = {key: lock[key] for key in ("_id", "arrival", "token", "available_at")}
@@ -440,18 +542,25 @@ class MongoOps:
                 as_it_was,
                 {"$set": {"token": token, "available_at": moment.latest + _PURGE_S, "since": moment.now}},
             )
+            if taken is not None and taken.get("bound") is not None:
+                lock, taken = taken, (yield from self._unmark(taken, claims=0))
+                if taken is None and (yield Find(LOCKS, {"_id": group_id, "bound": lock["bound"]}, fields=("_id",))):
+                    return (yield from self._purge_behind_head(lock))
             if taken is not None:
                 return (yield from self._purge_all(taken))
 
     def _purge_behind_head(self, lock: Lock) -> Op[int]:
-        """Purge what nobody has; the head is its holder's."""
+        """Purge what nobody has; the head is its holder's, and what a transaction is settling is that one's."""
         if lock["acked"] is not None:
             yield from finish(lock)
         group_id = lock["_id"]
         heads = yield Find(MESSAGES, {"group_id": group_id}, order=(("_id", 1),), limit=1, fields=("_id",))
         if not heads:
             return 0
-        count: int = yield DeleteMany(MESSAGES, {"group_id": group_id, "_id": {"$gt": heads[0]["_id"]}})
+        behind = {"$gt": heads[0]["_id"]}
+        if lock.get("bound") is not None:
+            behind["$ne"] = lock["bound_seq"]
+        count: int = yield DeleteMany(MESSAGES, {"group_id": group_id, "_id": behind})
         yield UpdateOne(LOCKS, {"_id": group_id, "arrival": lock["arrival"]}, {"$inc": {"settled": count}})
         # The holder may have settled the head meanwhile, and found the group not empty yet.
         yield from drop_if_drained(group_id)
@@ -473,7 +582,7 @@ class MongoOps:
         if not letters:
             return False
         letter = letters[0]
-        moment = yield from self._moment()
+        moment = yield from self.moment()
         message = Packed(letter["group_id"], letter["event"], letter["priority"])
         number = yield from next_seq(1)
         # Whoever finds the message before it is decided that it is the one decides it, so it may be found.
@@ -486,7 +595,7 @@ class MongoOps:
         yield DeleteOne(DEAD_LETTERS, {"_id": seq, "state": "gone", "into": number})
         return True
 
-    def _moment(self) -> Op[Moment]:
+    def moment(self) -> Op[Moment]:
         """Say what time it is; this asks the server now and then."""
         if self._clock is not None:
             now = self._clock()
@@ -498,11 +607,21 @@ class MongoOps:
         return moment
 
 
+def _message(lease: Lease) -> Document:
+    """Return what matches a lease's message; with the group, lest a lease that was altered reach another group's."""
+    return {"_id": lease.seq, "group_id": lease.group_id}
+
+
 def _claimable(floor: int, now: float) -> dict[str, Any]:
     claimable: dict[str, Any] = {"held": False, "available_at": {"$lte": now}}
     if floor:
         claimable["priority"] = {"$gte": floor}
     return claimable
+
+
+def _held_by(lease: Lease) -> Document:
+    """Return what matches the lock of a lease that is current, and that no transaction is settling."""
+    return {"_id": lease.group_id, "token": lease.token, "bound": None}
 
 
 def _take(token: str, moment: Moment, visibility: float) -> Document:
@@ -516,7 +635,7 @@ def _irregular(lock: Lock, head: Document) -> bool:
     return "redrive_of" in head or (lock["acked"] is not None and head["_id"] <= lock["acked"])
 
 
-def _parts(messages: Sequence[Packed]) -> Iterator[Sequence[Packed]]:
+def parts(messages: Sequence[Packed]) -> Iterator[Sequence[Packed]]:
     """Cut a batch into parts that are stored each by one command."""
     begin = size = 0
     for place, message in enumerate(messages):

@@ -12,7 +12,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 __all__ = [
+    "Abort",
     "Aggregate",
+    "BeginAnew",
     "CreateIndexes",
     "DeleteEach",
     "DeleteMany",
@@ -25,9 +27,11 @@ __all__ = [
     "Index",
     "InsertEach",
     "ListIndexes",
+    "Probe",
     "ServerHello",
     "UpdateEach",
     "UpdateOne",
+    "Within",
 ]
 
 Document: TypeAlias = Mapping[str, Any]
@@ -157,13 +161,39 @@ class ServerHello(msgspec.Struct, frozen=True):
         When it was asked and when it had answered, by the client's steady clock.
     wire_version : int
         The newest protocol that it speaks: 13 is MongoDB 5.0.
+    has_transactions : bool
+        Whether it is a member of a replica set, or stands before a sharded cluster.
     """
 
     time_s: float
     asked_at_s: float
     answered_at_s: float
     wire_version: int
+    has_transactions: bool = True
 
 
 class Hello(msgspec.Struct, frozen=True):
     """Ask the primary who it is and what time it has. The reply is a :class:`ServerHello`."""
+
+
+class Within(msgspec.Struct, frozen=True):
+    """Do this in the caller's transaction, as a part of it. The reply is that of the request."""
+
+    request: Any
+
+
+class Abort(msgspec.Struct, frozen=True):
+    """Have the server abort the caller's transaction, so that it cannot commit. No reply."""
+
+
+class BeginAnew(msgspec.Struct, frozen=True):
+    """Raise what has the caller begin the transaction anew: it sees too little."""
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """Try to change a document, and undo it. The reply: ``False`` if an open transaction has written it."""
+
+    collection: str
+    id: Any
+    mark: str
+    """Something that the document has nowhere."""

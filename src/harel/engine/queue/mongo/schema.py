@@ -2,12 +2,14 @@
 
 ``{prefix}_messages``
     ``_id`` (the seq), ``group_id``, ``event``; ``redrive_of`` while it is not settled which of two redrives of one dead
-    letter made the new message.
+    letter made the new message; ``fence``, the token that parked it in a caller's transaction.
 ``{prefix}_locks``
     A document a group: ``_id`` (its name), ``held``, ``available_at``, ``arrival`` (the seq that made it; this tells it
     from another of the same name, and equal numbers apart), ``token``, ``priority``, ``attempts``, ``version`` (how
     many messages were published), ``settled`` (how many were settled), ``acked`` (the seq that was settled last),
-    ``rejected`` (how, if it was rejected), ``since``, ``held_since``.
+    ``rejected`` (how, if it was rejected), ``since``, ``held_since``; ``bound`` and ``bound_seq`` (the token and the
+    seq that a caller's transaction settles, or did), ``tickets`` (those that counted in ``version`` last). And tickets,
+    whose ``_id`` is no name but a document: see ``tickets.py``.
 ``{prefix}_counters``
     ``seq``: ``n``, the last seq. ``schema``: ``version``.
 ``{prefix}_dead_letters``

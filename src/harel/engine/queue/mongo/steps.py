@@ -31,10 +31,14 @@ __all__ = [
     "decide_redrive",
     "drop",
     "drop_if_drained",
+    "drop_if_last",
     "finish",
+    "fresh_lock",
     "head_of",
     "heads_of",
+    "insert_messages",
     "next_seq",
+    "number_is_taken",
     "same_and_empty",
 ]
 
@@ -80,22 +84,51 @@ def append(messages: Sequence[Packed], first: int, available_at: float, now: flo
     lose its lock. Of a publisher that dies between the two steps a message is left that its group delivers when it
     has a lock again.
     """
-    documents = [
-        {"_id": seq, "group_id": message.group_id, "event": message.raw, **more}
-        for seq, message in enumerate(messages, first)
-    ]
     try:
-        yield InsertEach(MESSAGES, documents)
+        yield insert_messages(messages, first, **more)
     except Duplicate as refused:
-        raise HarelError(
-            f"Message {documents[refused.places[0]]['_id']} exists: the counter of messages was set back, as by a "
-            "failover under a write concern below majority, or by restoring some collections and not others."
-        ) from refused
+        raise number_is_taken(first + refused.places[0]) from refused
     updates = _counted(messages, first, available_at, now)
     if len(updates) == 1:
         yield from _upsert(UpdateOne(LOCKS, *updates[0], upsert=True))
     else:
         yield from _upsert_each(updates)
+
+
+def insert_messages(messages: Sequence[Packed], first: int, **more: Any) -> InsertEach:
+    """Return what stores messages with the numbers from ``first`` on."""
+    return InsertEach(
+        MESSAGES,
+        [
+            {"_id": seq, "group_id": message.group_id, "event": message.raw, **more}
+            for seq, message in enumerate(messages, first)
+        ],
+    )
+
+
+def number_is_taken(seq: int) -> HarelError:
+    """Return what says that there is a message of this number already."""
+    return HarelError(
+        f"Message {seq} exists: the counter of messages was set back, as by a "
+        "failover under a write concern below majority, or by restoring some collections and not others."
+    )
+
+
+def fresh_lock(arrival: int, priority: int, available_at: float, now: float) -> Document:
+    """Return what a lock begins with."""
+    return {
+        "held": False,
+        "available_at": available_at,
+        "arrival": arrival,
+        "token": None,
+        "priority": priority,
+        "attempts": 0,
+        "settled": 0,
+        "acked": None,
+        "rejected": None,
+        "since": now,
+        "held_since": None,
+    }
 
 
 def _counted(
@@ -108,19 +141,7 @@ def _counted(
         if known is not None:
             known[1]["$inc"]["version"] += 1
             continue
-        fresh = {
-            "held": False,
-            "available_at": available_at,
-            "arrival": seq,
-            "token": None,
-            "priority": message.priority,
-            "attempts": 0,
-            "settled": 0,
-            "acked": None,
-            "rejected": None,
-            "since": now,
-            "held_since": None,
-        }
+        fresh = fresh_lock(seq, message.priority, available_at, now)
         locks[message.group_id] = ({"_id": message.group_id}, {"$inc": {"version": 1}, "$setOnInsert": fresh})
     return list(locks.values())
 
@@ -156,7 +177,7 @@ def finish(lock: Lock) -> Op[None]:
             {"_id": lock["acked"], "state": "pending", "tokens": rejected["token"]},
             {"$set": {**letter, "priority": lock["priority"], "state": "dead"}, "$unset": {"tokens": ""}},
         )
-    yield DeleteOne(MESSAGES, {"_id": lock["acked"]})
+    yield DeleteOne(MESSAGES, {"_id": lock["acked"], "group_id": lock["_id"]})
 
 
 def decide_redrive(dead_letter: int, message: int) -> Op[bool]:
@@ -216,6 +237,15 @@ def drop(lock: Lock) -> Op[bool]:
     """Drop a group that was found empty after this was read of its lock, unless it changed since."""
     dropped: bool = yield DeleteOne(LOCKS, same_and_empty(lock))
     return dropped
+
+
+def drop_if_last(lock: Lock) -> Op[None]:
+    """Drop a group if its counts say that it is empty, and it is.
+
+    They may say too much, and then the next claim drops it; the group itself says whether they say too little.
+    """
+    if lock["settled"] >= lock["version"] and not lock["held"] and (yield from head_of(lock)) is None:
+        yield from drop(lock)
 
 
 def drop_if_drained(group_id: str) -> Op[None]:
