@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import permutations
 
 import pytest
+from msgspec import structs
 
-from harel import Event
+from harel import Event, TransportUnavailable
+from harel.engine.queue.contract import DeadLetter, Lease, Packed
 from harel.engine.queue.op import Op
+from harel.engine.queue.schedule import FRESH
 from harel.testing import ManualClock
 from harel.testing.explorer import Actor, Crashed, Exploration, Scene, explore
 from tests.interleavings.toy import GuardedOps, LockFirstOps, NaiveOps, Store, UnfencedOps
@@ -166,3 +170,125 @@ def test_a_failure_tells_the_order_in_which_it_came_about() -> None:
         exploration
     )
     assert str(exploration).startswith(f"{exploration.schedules} schedules, {len(orders)} of them break a promise")
+
+
+def test_a_request_may_meet_a_mishap_in_every_order() -> None:
+    """One of the actors' requests at a time, in the place of what it would have been."""
+
+    def world() -> Letters:
+        letters = Letters(a=2, b=1)
+        letters.actors[0].mishaps = {"mumbles": lambda _letter: letters._add("?")}
+        return letters
+
+    exploration = explore(world, crashes=0, mishaps=1)
+    told = [failure.split()[-1] for failure in exploration.failures]
+    whole = {"aab", "aba", "baa"}
+    assert sorted(told) == sorted(whole | {order.replace("a", "?", 1) for order in whole} | {"a?b", "ab?", "ba?"})
+    assert any(failure.startswith("a steps, a mumbles, b steps:") for failure in exploration.failures)
+    assert {failure.split()[-1] for failure in explore(world, crashes=0).failures} == whole
+
+
+def test_an_operation_that_fails_is_a_fault_unless_its_caller_may_try_again() -> None:
+    def world(error: Exception) -> Letters:
+        letters = Letters(a=1, b=1)
+
+        def fail(_letter: str) -> None:
+            raise error
+
+        letters.actors[0].mishaps = {"fails": fail}
+        letters.faults = list  # type: ignore[method-assign]
+        return letters
+
+    failures = explore(lambda: world(ValueError("why")), mishaps=1).failures
+    assert sorted(failures) == [
+        "a fails, b steps:\n  a raised ValueError('why')",
+        "b steps, a fails:\n  a raised ValueError('why')",
+    ]
+    assert not explore(lambda: world(TransportUnavailable("why")), mishaps=1).failures
+
+
+def test_time_goes_by_at_every_moment() -> None:
+    """A lease that runs out between any two steps of its holder."""
+    clock = ManualClock(tick=0.0)
+    seen = set()
+
+    def world() -> Scene:
+        store = Store(clock)
+        scene = Scene(GuardedOps(store), lambda request: request(), clock)
+        clock.now = 0.0
+        scene.meet("publish", "g", Event("k", id="a"), 0)
+        scene.meet_time(31.0)
+        scene.faults = lambda: seen.add(store.locks["g"].number + FRESH) or []  # type: ignore[func-returns-value,method-assign]
+        return scene
+
+    assert explore(world, crashes=0).schedules == 3
+    assert seen == {0.0, 31.0}
+
+
+class _LettersOps(GuardedOps):
+    """It keeps dead letters; a redrive moves one at once, and then does something else that it could do without."""
+
+    capabilities = structs.replace(NaiveOps.capabilities, dead_letters=True)
+    keeps_the_letter = False
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.letters: dict[int, DeadLetter] = {}
+
+    def reject(self, lease: Lease, reason: str) -> Op[bool]:
+        rejected = yield from super().reject(lease, reason)
+        if rejected:
+            self.letters[lease.seq] = DeadLetter(
+                raw=lease.raw, seq=lease.seq, group_id="g", attempts=1, reason=reason, rejected_at=0.0, priority=0
+            )
+        return rejected
+
+    def dead_letters(self, group_id: str | None, limit: int, after: int | None) -> Op[list[DeadLetter]]:
+        yield lambda: None
+        return list(self.letters.values())
+
+    def redrive(self, seq: int) -> Op[bool]:
+        found = yield partial(self._moved, seq)
+        yield lambda: None
+        return bool(found)
+
+    def _moved(self, seq: int) -> bool:
+        letter = self.letters.get(seq)
+        if letter is None:
+            return False
+        if not self.keeps_the_letter:
+            del self.letters[seq]
+        self.store.add(Packed("g", letter.raw, 0))
+        self.store.upsert("g")
+        return True
+
+
+class _KeepsTheLetter(_LettersOps):
+    keeps_the_letter = True
+
+
+def _two_redrives(ops_class: type[_LettersOps]) -> Scene:
+    clock = ManualClock()
+    scene = Scene(ops_class(Store(clock)), lambda request: request(), clock)
+    scene.do("publish", "g", Event("k", id="a"), 0)
+    lease = scene.do("claim", "w", 30.0, 0)
+    scene.do("reject", lease, "why")
+    scene.meet("redrive", lease.seq)
+    scene.meet("redrive", lease.seq)
+    return scene
+
+
+def test_a_redrive_that_dies_after_its_decisive_step_is_one_that_may_have_happened() -> None:
+    """Promise 3 holds: the message is there once more, though nobody was told."""
+    exploration = explore(lambda: _two_redrives(_LettersOps), crashes=2)
+    assert exploration.schedules > 10
+    assert not exploration.failures, exploration
+
+
+def test_a_redrive_that_says_false_did_not_happen_and_one_that_is_done_twice_is_found_out() -> None:
+    """Promise 3."""
+    failures = explore(lambda: _two_redrives(_KeepsTheLetter)).failures
+    assert all("Promise 3" in failure for failure in failures)
+    assert len(failures) == explore(lambda: _two_redrives(_LettersOps)).schedules
+    died_once = [failure for failure in failures if failure.count("dies") == 1]
+    assert died_once

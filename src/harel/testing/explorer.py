@@ -2,17 +2,20 @@
 
 An operation is a generator of requests, and a backend carries out one request at a time, so the orders in
 which requests may reach it are all that concurrency can do to a queue. Each order is tried on a fresh queue.
+What else may become of a request, such as a reply that is lost, is tried with each of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from harel.engine.queue.checked import Checked
 from harel.engine.queue.contract import GroupInfo, Lease, Operations
 from harel.engine.queue.op import Op, run
+from harel.errors import PartlyPublished, TransportUnavailable
+from harel.events import decode_event
 from harel.testing.history import Notebook, Operation, RecordedCalls, check
 from harel.testing.subject import ManualClock
 
@@ -32,23 +35,38 @@ class Actor:
     op : Op
     send : callable
         Carries out a request.
+    mishaps : mapping of str to callable
+        What else may become of a request, by what is said of it: each is a ``send`` that goes wrong.
     """
 
-    def __init__(self, name: str, op: Op[Any], send: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        op: Op[Any],
+        send: Callable[[Any], Any],
+        mishaps: Mapping[str, Callable[[Any], Any]] | None = None,
+    ) -> None:
         self.name = name
         self.begun = self.ended = self.crashed = False
+        self.mishaps: Mapping[str, Callable[[Any], Any]] = mishaps or {}
+        self.met = 0
+        """How many of its requests met a mishap."""
+        self.error: Exception | None = None
+        """What it raised, if that was no answer."""
         self._op = op
         self._send = send
         self._request: Any = None
 
-    def step(self) -> None:
-        """Carry out the next request, and go on to the one after it or to the end."""
+    def step(self, mishap: str | None = None) -> None:
+        """Carry out the next request, or have it meet a mishap, and go on to the one after it or to the end."""
+        self.met += mishap is not None
+        send = self._send if mishap is None else self.mishaps[mishap]
         try:
             if not self.begun:
                 self.begun = True
                 self._request = next(self._op)
             try:
-                reply = self._send(self._request)
+                reply = send(self._request)
             except Crashed:
                 self.crash()
             except Exception as error:  # noqa: BLE001 - whatever a driver raises goes into the operation
@@ -57,6 +75,11 @@ class Actor:
                 self._request = self._op.send(reply)
         except StopIteration:
             self.ended = True
+        except (TransportUnavailable, PartlyPublished):
+            self.ended = True  # without an answer: its caller does not know how much of it happened
+        except Exception as error:  # noqa: BLE001 - it is found out about, with the schedule
+            self.ended = True
+            self.error = error
 
     def crash(self) -> None:
         """Die: not another request."""
@@ -81,6 +104,11 @@ class World(Protocol):
 class _Move:
     actor: int
     crashes: bool = False
+    mishap: str | None = None
+
+    def told(self, actors: list[Actor]) -> str:
+        how = "dies" if self.crashes else self.mishap or "steps"
+        return f"{actors[self.actor].name} {how}"
 
 
 @dataclass
@@ -95,8 +123,8 @@ class Exploration:
         return "\n".join([f"{self.schedules} schedules, {len(self.failures)} of them break a promise", *self.failures])
 
 
-def explore(make: Callable[[], World], *, crashes: int = 1) -> Exploration:
-    """Try every order of the actors' requests, and every way in which so many of them may die on the way.
+def explore(make: Callable[[], World], *, crashes: int = 1, mishaps: int = 0) -> Exploration:
+    """Try every order of the actors' requests, and every way in which so many of them may die or go wrong.
 
     Parameters
     ----------
@@ -105,6 +133,8 @@ def explore(make: Callable[[], World], *, crashes: int = 1) -> Exploration:
     crashes : int
         How many actors may die in one schedule. One dies between two requests: before the first it would
         not have been there, and after the last only its answer is lost.
+    mishaps : int
+        How many requests in one schedule may each meet one of their actor's mishaps.
 
     Returns
     -------
@@ -117,14 +147,15 @@ def explore(make: Callable[[], World], *, crashes: int = 1) -> Exploration:
         world = make()
         for move in moves:
             _make(move, world.actors)
-        while options := list(_options(world.actors, crashes)):
+        while options := list(_options(world.actors, crashes, mishaps)):
             pending += [[*moves, other] for other in options[1:]]
             moves = [*moves, options[0]]
             _make(options[0], world.actors)
         exploration.schedules += 1
-        faults = world.faults()
+        faults = [f"{actor.name} raised {actor.error!r}" for actor in world.actors if actor.error]
+        faults += world.faults()
         if faults:
-            told = ", ".join(f"{world.actors[move.actor].name} {'dies' if move.crashes else 'steps'}" for move in moves)
+            told = ", ".join(move.told(world.actors) for move in moves)
             exploration.failures.append("\n  ".join([f"{told}:", *faults]))
     return exploration
 
@@ -134,10 +165,10 @@ def _make(move: _Move, actors: list[Actor]) -> None:
     if move.crashes:
         actor.crash()
     else:
-        actor.step()
+        actor.step(move.mishap)
 
 
-def _options(actors: list[Actor], crashes: int) -> Iterator[_Move]:
+def _options(actors: list[Actor], crashes: int, mishaps: int) -> Iterator[_Move]:
     running = [(place, actor) for place, actor in enumerate(actors) if not actor.ended]
     for place, _ in running:
         yield _Move(place)
@@ -145,6 +176,10 @@ def _options(actors: list[Actor], crashes: int) -> Iterator[_Move]:
         for place, actor in running:
             if actor.begun:
                 yield _Move(place, crashes=True)
+    if sum(actor.met for actor in actors) < mishaps:
+        for place, actor in running:
+            for mishap in actor.mishaps:
+                yield _Move(place, mishap=mishap)
 
 
 class Scene:
@@ -162,6 +197,8 @@ class Scene:
 
     def __init__(self, ops: Operations, send: Callable[[Any], Any], clock: ManualClock) -> None:
         self.actors: list[Actor] = []
+        self.mishaps: Mapping[str, Callable[[Any], Any]] = {}
+        """What may become of the requests of those that meet."""
         self.clock = clock
         self._send = send
         self._can = ops.capabilities
@@ -170,6 +207,7 @@ class Scene:
         self._groups: set[str] = set()
         self._leases: list[Lease] = []
         self._redriven: list[int] = []
+        self._redrives_that_may_have_happened = 0
 
     def do(self, method: str, *args: Any) -> Any:
         """Carry out an operation whole, before the others; the arguments are the method's, all of them."""
@@ -178,29 +216,38 @@ class Scene:
     def meet(self, method: str, *args: Any, send: Callable[[Any], Any] | None = None) -> None:
         """Add an operation to those that meet, with a ``send`` of its own if it needs one."""
         name = f"{method} {len(self.actors) + 1}"
-        self.actors.append(Actor(name, self._op(name, method, args), send or self._send))
+        self.actors.append(Actor(name, self._op(name, method, args), send or self._send, self.mishaps))
 
     def meet_worker(self, visibility: float) -> None:
         """Add a worker to those that meet: it claims once and acks what it got."""
         name = f"worker {len(self.actors) + 1}"
-        self.actors.append(Actor(name, self._work(name, visibility), self._send))
+        self.actors.append(Actor(name, self._work(name, visibility), self._send, self.mishaps))
+
+    def meet_time(self, seconds: float) -> None:
+        """Let so much time go by at once, before, between or after the requests of those that meet."""
+        self.actors.append(Actor("time", _one(seconds), self.clock.advance))
 
     def _work(self, name: str, visibility: float) -> Op[None]:
         lease = yield from self._op(f"{name} claims", "claim", ("w", visibility, 0))
         if lease is not None:
             yield from self._op(f"{name} acks", "ack", (lease,))
 
-    def _op(self, name: str, method: str, args: tuple[Any, ...]) -> Op[Any]:
+    def _op(self, name: str, method: str, args: tuple[Any, ...], calls: Checked | None = None) -> Op[Any]:
+        calls = calls or self._calls
         notebook = Notebook(name, self.clock)
         self._notebooks.append(notebook)
         if method.startswith("publish"):
             self._groups.update([args[0]] if method == "publish" else [message[0] for message in args[0]])
-        recorded = getattr(RecordedCalls(self._calls, notebook), method, None)
-        reply = yield from _played(recorded(*args)) if recorded else getattr(self._calls, method)(*args)
+        recorded = getattr(RecordedCalls(calls, notebook), method, None)
+        # Counted when it begins: one that dies on the way may have come to its decisive step.
+        self._redrives_that_may_have_happened += method == "redrive"
+        reply = yield from _played(recorded(*args)) if recorded else getattr(calls, method)(*args)
         if method.startswith("claim"):
             self._leases += reply if isinstance(reply, list) else [reply] * (reply is not None)
         elif method == "redrive" and reply:
             self._redriven.append(args[0])
+        elif method == "redrive":
+            self._redrives_that_may_have_happened -= 1
         return reply
 
     def faults(self) -> list[str]:
@@ -218,7 +265,18 @@ class Scene:
         return run(getattr(self._calls, method)(*args), self._send)
 
     def _infos(self) -> dict[str, GroupInfo]:
+        """Return the groups that there are, by their ids."""
         return {info.group_id: info for info in self._ask("groups", None, 1_000, None)}
+
+    def _waiting(self, group_id: str) -> list[tuple[int, str]]:
+        """Return a group's messages: their seqs and texts."""
+        return [(message.seq, message.raw) for message in self._ask("peek", group_id, 1_000)]
+
+    def _dead_letters(self) -> dict[int, str]:
+        """Return the ids of the dead letters' events, by the letters' seqs."""
+        if not self._can.dead_letters:
+            return {}
+        return {letter.seq: letter.event.id for letter in self._ask("dead_letters", None, 1_000, None)}
 
     def _claim_all(self, visibility: float) -> list[Lease]:
         leases: list[Lease] = []
@@ -246,9 +304,7 @@ class Scene:
             yield f"Promise 5: what old tokens were used for changed {before} to {self._state()}."
 
     def _state(self) -> object:
-        names = sorted(self._groups)
-        waiting = {name: [(message.seq, message.raw) for message in self._ask("peek", name, 1_000)] for name in names}
-        return self._infos(), waiting
+        return self._infos(), {name: self._waiting(name) for name in sorted(self._groups)}
 
     def _drains(self) -> Iterator[str]:
         self.clock.advance(100_000.0)
@@ -276,7 +332,7 @@ class Scene:
             if operation.kind == "publish" and operation.happened
         }
         left = {
-            name: sum(message.event.id in returned for message in self._ask("peek", name, 1_000))
+            name: sum(decode_event(raw).id in returned for _, raw in self._waiting(name))
             for name in sorted(self._groups)
         }
         notebook = Notebook("the end", self.clock)
@@ -285,22 +341,26 @@ class Scene:
 
     def _miscounted(self, history: Iterable[Operation]) -> Iterator[str]:
         """Look for dead letters that are gone, and for messages of which there came to be two."""
-        letters = self._ask("dead_letters", None, 1_000, None) if self._can.dead_letters else []
+        letters = self._dead_letters()
         for seq in set(self._redriven):
-            if self._redriven.count(seq) > 1 or seq in {letter.seq for letter in letters}:
+            if self._redriven.count(seq) > 1 or seq in letters:
                 yield f"Promise 3: dead letter {seq} was redriven, and is or was still there."
         done = [
             operation for operation in history if operation.kind in ("ack", "reject") and operation.may_have_happened
         ]
-        kept = {operation.event_id for operation in done if operation.kind == "ack"}
-        kept |= {letter.event.id for letter in letters}
+        kept = {operation.event_id for operation in done if operation.kind == "ack"} | set(letters.values())
         purged = any(operation.kind == "purge" and operation.may_have_happened for operation in history)
         for event_id in {operation.event_id for operation in done}:
             seqs = {operation.seq for operation in done if operation.event_id == event_id}
-            if len(seqs) > 1 + len(self._redriven):
-                yield f"Promise 3: {event_id} was settled as {len(seqs)} messages after {self._redriven} were redriven."
+            if len(seqs) > 1 + self._redrives_that_may_have_happened:
+                yield f"Promise 3: {event_id} was settled as {sorted(map(str, seqs))}, more messages than there were."
             if event_id not in kept and not purged:
                 yield f"Promise 3: event {event_id} was rejected, and is neither a dead letter nor delivered again."
+
+
+def _one(request: object) -> Op[None]:
+    """Make one request."""
+    yield request
 
 
 def _played(recorded: Generator[Callable[[], Op[Any]], Any, Any]) -> Op[Any]:

@@ -94,8 +94,11 @@ class Asker:
                 if isinstance(result, dict):
                     answers[place] = Answer(result, place in doubtful)
                 else:
-                    answers[place] = result
-                    if self._is_worth_another(waiting[place], result):
+                    # What the first one received has run out meanwhile, and SQS says nothing of it again.
+                    spent = place in doubtful and _is_spent(waiting[place], result)
+                    if not spent:
+                        answers[place] = result
+                    if spent or self._is_worth_another(waiting[place], result):
                         waiting[place] = _again(waiting[place], result)
                         doubtful.update([place] if isinstance(result, Unanswered) and result.sent else [])
                         continue
@@ -151,6 +154,10 @@ class Asker:
             return _PAUSE_FOR_A_NEW_QUEUE_S
         longest: float = _FIRST_PAUSE_S * 2 ** (TRIES - 1 - tries_left)
         return random.uniform(longest / 2, longest)
+
+
+def _is_spent(call: Call, failure: Refused | Unanswered) -> bool:
+    return _ATTEMPT_ID in call.params and isinstance(failure, Refused) and failure.is_lost
 
 
 def _again(call: Call, failure: Refused | Unanswered) -> Call:

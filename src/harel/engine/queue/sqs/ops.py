@@ -55,7 +55,14 @@ from harel.engine.queue.sqs.wire import (
     lease_of,
     seen_at,
 )
-from harel.errors import ConfigError, HarelError, InvalidArgument, NotSupported, PartlyPublished
+from harel.errors import (
+    ConfigError,
+    HarelError,
+    InvalidArgument,
+    NotSupported,
+    PartlyPublished,
+    TransportUnavailable,
+)
 
 __all__ = ["LONGEST_S", "SqsOps"]
 
@@ -181,9 +188,17 @@ class SqsOps:
             if not mine:
                 return False
             (outcome,) = yield from self._keep(mine, [seconds])
+            if self._is_held(outcome):
+                return True
+            if not outcome.answer.again:
+                return False
             # What was given back is refused the second time; and surely not because the lease ran out.
-            done_before = seconds == 0 and outcome.answer.again and self._is_live(mine[0])
-            return self._is_held(outcome) or done_before
+            if seconds == 0 and self._is_live(mine[0]):
+                return True
+            raise TransportUnavailable(
+                f"The answer of {self.asker.where} was lost, and then the lease ran out. The message may have been "
+                "given back before or not; either way it is not this worker's any more."
+            )
 
     def extend(self, leases: Sequence[Lease], visibility: float) -> Op[list[float | None]]:
         live = [_own(lease) for lease in leases if not _own(lease).settled and self._is_live(lease)]
