@@ -7,7 +7,11 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 # How many processes run the tests; 0, one after the other, if they share a server that is not their own.
 WORKERS ?= logical
 
-.PHONY: demo test check bench docs format clean
+# What part of the torture, of which backends: make torture PARTS="histories hostile" TORTURE="--backend redis --seed 7"
+PARTS   ?=
+TORTURE ?=
+
+.PHONY: demo test check bench torture docs format clean
 
 demo: .venv/.harel
 	$(BIN)/harel demo
@@ -26,6 +30,9 @@ docs: .venv/.develop
 
 bench: .venv/.develop
 	$(BIN)/python -m benchmarks
+
+torture: .venv/.develop
+	$(BIN)/python -m torture $(PARTS) $(TORTURE)
 
 format: .venv/.develop
 	$(BIN)/ruff check --fix .

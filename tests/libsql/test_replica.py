@@ -16,6 +16,8 @@ import pytest
 import harel
 from harel import ConfigError, TransportUnavailable
 from harel.config import Environment
+from harel.engine.aio_transport import AsyncLibsqlTransport
+from harel.engine.queue.contract import Packed
 from harel.engine.queue.libsql.ops import PRIMARYS_CLOCK, primary_of
 from harel.engine.transport import LibsqlTransport
 from harel.engine.transport.libsql import LibsqlFile
@@ -134,6 +136,20 @@ def test_the_clock_of_a_primary_is_epoch_seconds(tmp_path: Path) -> None:
         ((primarys, integers),) = connection.execute(f"SELECT {PRIMARYS_CLOCK}, unixepoch()").fetchall()
         assert isinstance(primarys, float)
         assert 0.0 <= primarys - integers < 2.0
+
+
+def test_a_replica_goes_by_its_primarys_clock_and_a_file_by_this_machines(tmp_path: Path) -> None:
+    """Promise 11: what writes runs on the primary, and no time is sent there unless a test gives one."""
+    options: dict[str, Any] = {"sync_url": "http://host", "auth_token": TOKEN}
+    replica = AsyncLibsqlTransport(tmp_path / "replica.db", **options)
+    told = AsyncLibsqlTransport(tmp_path / "told.db", clock=lambda: 5.0, **options)
+    file = AsyncLibsqlTransport(tmp_path / "file.db")
+    assert [_sends_the_time(transport) for transport in (replica, told, file)] == [False, True, True]
+
+
+def _sends_the_time(transport: Any) -> bool:
+    writing = next(transport._ops.publish([Packed("g", "{}", 0)]))
+    return any(":now" in statement for statement, _ in writing.steps)
 
 
 def test_the_environment_names_a_file_and_its_primary(tmp_path: Path, nobody: str) -> None:

@@ -45,6 +45,21 @@ def test_a_worker_whose_clock_is_hours_off_changes_nothing_promise_11(
     assert queue.ack(held)
 
 
+def test_a_lease_is_measured_by_the_servers_clock_and_by_its_microseconds_promise_11(
+    queue: Transport, onlooker: redis.Redis
+) -> None:
+    queue.publish("g", EVENT)
+    before = _seconds(onlooker)
+    lease = queue.claim("w", 600.0)
+    assert lease is not None
+    assert before <= lease.expires_at - 600.0 <= _seconds(onlooker)
+
+
+def _seconds(onlooker: redis.Redis) -> float:
+    seconds, microseconds = onlooker.time()
+    return float(seconds + microseconds / 1e6)
+
+
 def test_what_an_aof_server_answered_is_there_after_it_was_killed_promise_3(twin: Twin, tmp_path: Path) -> None:
     durable = server({"appendonly": "yes", "appendfsync": "always"}, tmp_path / "data")
     queue = twin.open(durable.connection_url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import decimal
 import enum
@@ -324,6 +325,128 @@ def test_a_batch_is_messages(subject: Subject, batch: Any) -> None:
     queue = open_queue(subject)
     put(queue, "g", "m")
     assert_refused(subject, queue, InvalidArgument, lambda: queue.publish_many(batch), queue)
+
+
+class _Name(str, enum.Enum):  # noqa: UP042 - its str() is not its value
+    ORDERS = "orders"
+
+
+class _Level(enum.IntEnum):
+    HIGH = 3
+
+
+class _Number(int):
+    pass
+
+
+class _Seconds(float):
+    pass
+
+
+def test_a_subclass_is_taken_for_the_value_that_it_is(subject: Subject) -> None:
+    queue = open_queue(subject)
+    level = _Level.HIGH if queue.capabilities.priority else _Number(0)
+    queue.publish(_Name.ORDERS, OK, level)
+    queue.publish_many([Message(_Name.ORDERS, OK, level)])
+    lease = queue.claim(_Name.ORDERS, _Seconds(60.0), level)
+    assert lease is not None
+    assert (type(lease.group_id), lease.group_id, lease.worker_id) == (str, "orders", "orders")
+    assert queue.extend(lease, _Number(60))
+    assert queue.nack(lease, _Seconds(0.0))
+    (lease,) = queue.claim_many("w", _Number(60), _Number(5), level)
+    assert queue.reject(lease, _Name.ORDERS)
+    if queue.capabilities.groups:
+        (info,) = queue.groups(limit=_Number(1))
+        assert (info.group_id, info.priority) == ("orders", level)
+    if queue.capabilities.peek:
+        assert len(queue.peek(_Name.ORDERS, _Number(5))) == 1
+    if queue.capabilities.dead_letters:
+        assert only_dead_letter(queue).reason == "orders"
+        assert queue.dead_letters(group_id=_Name.ORDERS, limit=_Number(1), after=_Number(0)) != []
+        assert queue.redrive(_Number(lease.seq)) is True
+    if queue.capabilities.hold:
+        assert queue.hold(_Name.ORDERS)
+        assert queue.release(_Name.ORDERS)
+    if queue.capabilities.purge:
+        assert queue.purge(_Name.ORDERS) == 2
+
+
+class _Hostile:
+    def __eq__(self, _other: object) -> bool:
+        raise KeyError("compared")
+
+    def __repr__(self) -> str:
+        raise KeyError("shown")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _Alike:
+    def __eq__(self, _other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _HostileDict(dict[str, Any]):
+    __eq__ = _Hostile.__eq__
+    __hash__ = None
+
+
+def test_what_an_object_says_of_itself_makes_it_nothing_else(subject: Subject) -> None:
+    queue = open_queue(subject)
+    put(queue, "g", "m")
+    odd: list[Any] = [_Hostile(), _Alike()]
+    for value in odd:
+        calls: list[Callable[[], object]] = [
+            partial(queue.publish, value, OK),
+            partial(queue.publish, "g", OK, value),
+            partial(queue.claim, "w", value),
+        ]
+        if queue.capabilities.groups:
+            calls.append(partial(queue.groups, state=value))
+        for call in calls:
+            assert_refused(subject, queue, InvalidArgument, call, queue)
+    for payload in ({"a": _Number(3)}, {"a": _Hostile()}, {"a": _HostileDict(a=1)}, {"a": [_HostileDict(a=1)]}):
+        assert_refused(subject, queue, InvalidArgument, partial(queue.publish, "g", Event("k", payload)), queue)
+
+
+def test_an_event_is_not_deeper_than_a_handler_can_read(subject: Subject) -> None:
+    queue = open_queue(subject)
+    for depth in (502, 700, 900):
+        event = Event("k", _nested(depth))
+        assert_refused(subject, queue, InvalidArgument, partial(queue.publish, "g", event), queue)
+    deepest = Event("k", _nested(500))
+    queue.publish("g", deepest)
+    assert _read_far_down(take(queue), 200) == deepest
+
+
+def _read_far_down(lease: Lease, frames: int) -> Event:
+    return lease.event if frames == 0 else _read_far_down(lease, frames - 1)
+
+
+OPERATORS: list[Any] = [{"$gt": ""}, {"$ne": None}, ["g"], None, 7, b"g", _Hostile()]
+ALTERED: dict[str, list[Any]] = {
+    "group_id": [*OPERATORS, "", "g\0", "\ud800"],
+    "token": [*OPERATORS, "", "\0", "\ud800"],
+    "seq": [-1, 1.5, "1", None, {"$gt": 0}, 10**5_000],
+    "attempt": [-1, 1.5, "1", None, {"$gt": 0}, 2**40],
+    "queue": [None, 7, "\r\n", "x" * 1_000, _Hostile(), _Alike()],
+}
+
+
+@pytest.mark.parametrize("field", ALTERED)
+@each_way
+def test_a_lease_that_was_altered_is_refused(subject: Subject, way: str, field: str) -> None:
+    queue = open_queue(subject)
+    lease = _something_in_every_state(queue)
+    for value in ALTERED[field]:
+        forged = copy.copy(lease)
+        setattr(forged, field, value)
+        message = assert_refused(subject, queue, InvalidArgument, partial(WAYS[way], queue, forged), queue)
+        assert message.isprintable()
+        assert len(message) < 600
+    assert queue.ack(lease) is True
 
 
 NO_LEASES: list[Any] = [None, "worker:token", 7, {"group_id": "g"}, OK, [None]]

@@ -113,6 +113,16 @@ def test_a_reason_that_cannot_be_kept_whole_does_not_keep_a_message_from_being_r
     assert only_dead_letter(queue).reason.startswith("why ")
 
 
+@pytest.mark.parametrize("wrong", ["\0", "\ud800"], ids=["NUL", "lone"])
+def test_what_cannot_be_kept_of_a_reason_is_replaced_and_the_rest_is_kept(subject: Subject, wrong: str) -> None:
+    queue = open_queue(subject, "dead_letters")
+    put(queue, "g", "m")
+    assert queue.reject(take(queue), f"before{wrong}after")
+    reason = only_dead_letter(queue).reason
+    assert (reason[:6], reason[7:]) == ("before", "after")
+    assert reason[6] != wrong
+
+
 def test_dead_letters_are_listed_by_seq_a_page_at_a_time(subject: Subject) -> None:
     queue = open_queue(subject, "dead_letters")
     seqs = _reject_all(queue, *"cabacabacab")

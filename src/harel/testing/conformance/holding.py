@@ -78,6 +78,19 @@ def test_holding_twice_is_holding_once(subject: Subject) -> None:
     assert drain(queue) == ["g m"]
 
 
+def test_holding_a_group_in_flight_twice_is_holding_it_once(subject: Subject) -> None:
+    queue = open_queue(subject, "hold", "groups")
+    put(queue, "g", "m")
+    take(queue)
+    assert queue.hold("g") is True
+    assert queue.hold("g") is True
+    assert queue.release("g") is True
+    assert queue.release("g") is False
+    assert info_of(queue, "g").state == "leased"
+    subject.clock.advance(31.0)
+    assert drain(queue) == ["g m"]
+
+
 def test_a_released_group_goes_to_the_back_promise_7(subject: Subject) -> None:
     queue = open_queue(subject, "hold", "fair")
     put_batch(queue, "held m", "a m", "b m")

@@ -1,0 +1,1 @@
+"""Whether harel keeps its promises under whatever happens: ``python -m torture``, or ``make torture``."""
