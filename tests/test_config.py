@@ -6,7 +6,9 @@ import asyncio
 import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -93,10 +95,92 @@ def test_a_url_that_is_no_string() -> None:
         ("redis://host/0", "redis://host/0"),
         ("mongodb://me:p@ss@a:1,b:2/x", "mongodb://me:***@a:1,b:2/x"),
         ("sqs://me@host", "sqs://me:***@host"),
+        ("redis://me:se:cret@host", "redis://me:***@host"),
+        ("redis://me:se?cret@host", "redis://***"),
+        ("redis://host/0?password=se@cret", "redis://***"),
+        ("me:secret@host", "***"),
+        ("host=h password=secret", "***"),
     ],
 )
 def test_a_shown_url_has_no_password(url: str, shown: str) -> None:
     assert redacted(url) == shown
+
+
+@pytest.mark.parametrize(
+    "scheme", ["redis", "postgresql", "mongodb", "rqlite", "sqs", "sqlite", "libsql", "memory", "x"]
+)
+@pytest.mark.parametrize(
+    "password",
+    [
+        "s?cret",
+        "s#cret",
+        "s/cret",
+        "s@cret",
+        "s:cret",
+        "1?cret=1",
+        "1?timeout=cret",
+        "1/cret",
+        "[cret]",
+        "1&cret",
+        "\ud800cret",
+    ],
+)
+def test_no_piece_of_a_password_that_is_not_escaped_is_shown(
+    scheme: str, password: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = {"redis": {"timeout": 0.2}, "postgresql": {"connect_timeout": 0.2}, "mongodb": {"timeout": 0.2}}
+    with pytest.raises(harel.HarelError) as raised:
+        harel.connect(f"{scheme}://localhost:{password}@127.0.0.1:1", **options.get(scheme, {}))
+    assert "cret" not in "".join(traceback.format_exception(raised.value)).replace("test_no_piece_of_a_password", "")
+
+
+@pytest.mark.parametrize("url", ["host=h password=secret", "me:secret@host", "password='secret'"])
+def test_what_has_no_scheme_is_not_shown(url: str) -> None:
+    with pytest.raises(ConfigError, match="This is not the URL of a queue") as raised:
+        harel.connect(url)
+    assert "secret" not in str(raised.value)
+    with pytest.raises(ConfigError, match="STM_TRANSPORT_BACKEND is not a name") as raised:
+        Environment.read({"STM_TRANSPORT_BACKEND": url})
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("dsn", "password"),
+    [
+        ("host=h password='a = b'", "a = b"),
+        (r"host = h password = 'it\'s' port=1", "it's"),
+        (r"password=a\ b host=h", "a b"),
+        (r"password='a\\b'", "a\\b"),
+    ],
+)
+def test_a_connection_string_of_keywords_is_read_as_libpq_reads_it(dsn: str, password: str) -> None:
+    environment = Environment.read({"STM_TRANSPORT_BACKEND": "postgres", "STM_POSTGRES_DSN": dsn})
+    assert dict(parse_qsl(environment.url.partition("?")[2]))["password"] == password
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "1e308"])
+@pytest.mark.parametrize("option", ["busy_timeout", "poll_interval"])
+def test_seconds_that_nobody_can_wait_are_refused(option: str, seconds: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{option} is a number of seconds"):
+        harel.connect(f"sqlite:///{tmp_path}/q.db?{option}={seconds}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_transport_that_cannot_be_opened_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+
+    async def fail(self: AsyncInMemoryTransport) -> None:
+        raise harel.TransportUnavailable("nobody is there.")
+
+    async def close(self: AsyncInMemoryTransport) -> None:
+        closed.append(self)
+
+    monkeypatch.setattr(AsyncInMemoryTransport, "open", fail)
+    monkeypatch.setattr(AsyncInMemoryTransport, "close", close)
+    with pytest.raises(harel.TransportUnavailable):
+        asyncio.run(harel.connect_async("memory://"))
+    assert len(closed) == 1
 
 
 def test_the_environment_unset_is_a_file_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

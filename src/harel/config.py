@@ -6,18 +6,17 @@ import importlib
 import inspect
 import os
 import re
-import shlex
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast, get_type_hints
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import msgspec
 
 from harel.engine.queue.contract import AsyncTransport, Transport
 from harel.engine.queue.face import AsyncFace
-from harel.errors import ConfigError
+from harel.errors import ConfigError, shown
 
 __all__ = [
     "BACKENDS",
@@ -58,10 +57,11 @@ def _no_target(url: str) -> tuple[Any, ...]:
 
 
 def _file_target(url: str) -> tuple[Any, ...]:
-    parts = urlsplit(url)
-    path = unquote(parts.path)[1:]
-    if parts.netloc or not path:
-        scheme = parts.scheme
+    # Not by urlsplit, which refuses brackets in its own words.
+    scheme, _, rest = url.partition("://")
+    host, _, path = rest.partition("#")[0].partition("/")
+    path = unquote(path)
+    if host or not path:
         raise ConfigError(
             f"{redacted(url)} names no file: {scheme}:///relative.db, or {scheme}:////absolute/path.db (four slashes)."
             + (" A primary is named by the option sync_url." if scheme == "libsql" else "")
@@ -84,8 +84,16 @@ def _mongo_target(url: str) -> tuple[Any, ...]:
 
 
 def _sqs_target(url: str) -> tuple[Any, ...]:
-    return (urlsplit(url).netloc,)
+    name = url.partition("://")[2]
+    if "@" in name or "/" in name:
+        raise ConfigError(
+            "An SQS queue is named as sqs://orders.fifo, without a user, a host or a path; credentials come from where "
+            "AWS's own tools take them, and another endpoint is the option endpoint_url."
+        )
+    return (name,)
 
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}")
 
 BACKENDS = (
     Backend("memory", ("memory",), "InMemoryTransport", "AsyncInMemoryTransport", _no_target),
@@ -152,7 +160,11 @@ def connect(url: str, **options: Any) -> Transport:
 async def connect_async(url: str, **options: Any) -> AsyncTransport:
     """Open the queue that a URL names, for asyncio. See :func:`connect`."""
     transport = cast("AsyncFace", _make(url, options, is_async=True))
-    return await transport.__aenter__()
+    try:
+        return await transport.open()
+    except BaseException:
+        await transport.close()  # nobody else has it, and what a driver left running would keep the loop's end waiting
+        raise
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,12 +223,19 @@ def default_worker_id() -> str:
 
 
 def redacted(url: str) -> str:
-    """Return a URL without its password and its query, for messages and logs."""
-    head, at, tail = url.partition("?")[0].rpartition("@")
-    if not at:
-        return tail
-    user = head.rpartition(":")[0] if ":" in head.partition("://")[2] else head
-    return f"{user}:***@{tail}"
+    """Return a URL without its password and its query, for messages and logs.
+
+    A password whose special characters are not written as %XX may end early to who reads the URL; so of what may be a
+    piece of one nothing is shown either.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return "***"
+    place, _, query = rest.partition("?")
+    if "@" in query:
+        return f"{scheme}{separator}***"
+    user, at, host = place.rpartition("@")
+    return f"{scheme}{separator}{user.partition(':')[0]}:***@{host}" if at else f"{scheme}{separator}{host}"
 
 
 def _url_from(values: Mapping[str, str]) -> str:
@@ -241,7 +260,8 @@ def _url_from(values: Mapping[str, str]) -> str:
     if name == "sqs":
         return _sqs_url(values)
     known = ", ".join(backend.name for backend in BACKENDS)
-    raise ConfigError(f"STM_TRANSPORT_BACKEND is {name!r}; it takes one of {known}.")
+    given = repr(name) if name.isalnum() else "not a name"  # it may be a URL with a password
+    raise ConfigError(f"STM_TRANSPORT_BACKEND is {given}; it takes one of {known}.")
 
 
 def _quoted_path(path: str) -> str:
@@ -255,16 +275,22 @@ def _libsql_url(values: Mapping[str, str]) -> str:
     return f"{url}?{urlencode(primary, quote_via=quote)}" if primary else url
 
 
+_KEYWORD = re.compile(r"\s*([A-Za-z_]+)\s*=\s*(?:'((?:[^'\\]|\\.)*)'|((?:[^\s'\\]|\\.)*))(?=\s|\Z)", re.DOTALL)
+"""A keyword of libpq's connection strings, with its value in quotes or without."""
+_KEYWORDS = re.compile(rf"(?:{_KEYWORD.pattern})*\s*", re.DOTALL)
+
+
 def _postgres_url(dsn: str) -> str:
     """Return a connection string as a URL, also one that consists of keywords: ``host=... dbname=...``."""
     if "://" in dsn:
         return dsn
-    try:
-        keywords = dict(part.split("=", 1) for part in shlex.split(re.sub(r"\s*=\s*", "=", dsn)))
-    except ValueError:
+    if not _KEYWORDS.fullmatch(dsn):
         raise ConfigError(
             "STM_POSTGRES_DSN is not a connection string; it takes a URL such as postgresql://user@host:5432/database."
-        ) from None
+        )
+    keywords = {
+        name: re.sub(r"\\(.)", r"\1", quoted or plain, flags=re.DOTALL) for name, quoted, plain in _KEYWORD.findall(dsn)
+    }
     return f"postgresql:///?{urlencode(keywords, quote_via=quote)}"
 
 
@@ -301,6 +327,10 @@ def _positive(values: Mapping[str, str], name: str, kind: Callable[[str], Any], 
 def _make(url: str, options: Mapping[str, Any], *, is_async: bool) -> Any:
     if not isinstance(url, str):
         raise ConfigError(f"A queue's URL is a string such as sqlite:///harel.db, not {type(url).__name__}.")
+    try:
+        url.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"A queue's URL is text; at position {error.start} it holds a lone surrogate.") from None
     backend = _backend_of(url)
     package = importlib.import_module("harel.engine.aio_transport" if is_async else "harel.engine.transport")
     make = getattr(package, backend.async_class if is_async else backend.sync_class)
@@ -319,7 +349,9 @@ def _backend_of(url: str) -> Backend:
         if separator and scheme in backend.schemes:
             return backend
     known = ", ".join(f"{scheme}://" for backend in BACKENDS for scheme in backend.schemes)
-    raise ConfigError(f"{redacted(url)!r} is not the URL of a queue. It begins with one of {known}.")
+    # Without a scheme it may be anything, as a connection string with a password among its keywords.
+    given = f"{redacted(url)!r} is" if _SCHEME.fullmatch(scheme) and separator else "This is"
+    raise ConfigError(f"{given} not the URL of a queue. It begins with one of {known}.")
 
 
 def _options(
@@ -338,9 +370,16 @@ def _options(
             if driver_options:
                 others[name] = text
                 continue
-            raise ConfigError(f"{redacted(url)} has no option {name!r}; it has {', '.join(takes)}.")
+            raise ConfigError(f"{redacted(url)} has no option {_shown(name, query)}; it has {', '.join(takes)}.")
         try:
             options[name] = msgspec.convert(text, takes[name], strict=False)
         except msgspec.ValidationError as error:
-            raise ConfigError(f"The option {name}={text!r} of {redacted(url)} is not usable: {error}.") from error
+            raise ConfigError(
+                f"The option {name}={_shown(text, query)} of {redacted(url)} is not usable: {error}."
+            ) from error
     return options, others
+
+
+def _shown(text: str, query: str) -> str:
+    """Return a part of a URL's query for a message, unless it may be the end of a password with a question mark."""
+    return "***" if "@" in query else shown(text)

@@ -76,14 +76,34 @@ def encode_event(event: Event) -> str:
     if type(event) is not Event:  # a subclass would come back without what it added
         raise InvalidArgument(f"An event must be a harel.Event, not {type(event).__name__}.")
     try:
+        return _encoded(event)
+    except InvalidArgument:
+        raise
+    except (
+        Exception
+    ) as error:  # what stands in an event may be of a class of the caller's, whose methods raise anything
+        raise InvalidArgument(f"The event cannot be stored as JSON: {_said(error)}.") from error
+
+
+def _encoded(event: Event) -> str:
+    try:
         raw = _encode(event)
         unchanged = _decode(raw) == event
-    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+    except Exception:
         _refuse_what_json_cannot_hold(event)
-        raise InvalidArgument(f"The event cannot be stored as JSON: {error}.") from error
-    if not unchanged or not event.kind or not event.id:
+        raise
+    if not unchanged or not event.kind or not event.id or _may_be_too_deep(raw):
         _refuse_what_json_cannot_hold(event)
     return raw.decode()
+
+
+def _may_be_too_deep(raw: bytes) -> bool:
+    """Say whether to look how deep an event is: what is deeper than a handler's stack leaves room for is lost on it."""
+    return len(raw) > 2 * _DEEPEST and raw.count(b"{") + raw.count(b"[") > _DEEPEST
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {shown(str(error))}"
 
 
 def decode_event(raw: str) -> Event:
@@ -144,10 +164,10 @@ def _check_scalar(where: str, value: object) -> None:
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidArgument(f"{where} is {value}, which JSON cannot hold.")
-    elif isinstance(value, int):
+    elif type(value) is int:
         if not _comes_back(value):
             raise InvalidArgument(f"{where} is a number too large for JSON here; send it as a string.")
-    elif value is not None:
+    elif value is not None and not (isinstance(value, int) and _comes_back(value)):
         raise InvalidArgument(
             f"{where} is a {type(value).__name__}, which does not come back from JSON as it was; "
             "send a string, a number, a list or a dict."
@@ -157,7 +177,7 @@ def _check_scalar(where: str, value: object) -> None:
 def _comes_back(number: int) -> bool:
     try:
         return bool(msgspec.json.decode(msgspec.json.encode(number)) == number)
-    except (ValueError, OverflowError, msgspec.MsgspecError):
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError):
         return False
 
 

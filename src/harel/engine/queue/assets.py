@@ -12,9 +12,11 @@ import msgspec
 
 from harel.errors import ConfigError, shown
 
-__all__ = ["LuaScript", "check_identifier", "load_lua", "load_sql"]
+__all__ = ["LuaScript", "check_identifier", "check_timeout", "load_lua", "load_sql"]
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
+_LONGEST_WAIT_S = 1_000_000.0
+"""Sockets take no timeout of more than 2**31 milliseconds."""
 _DEFINED = re.compile(r"\Alocal (?:function )?(\w+(?:, \w+)*)")
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 _LUA_PLACE = re.compile(r"\$([a-z_]+)")
@@ -28,11 +30,26 @@ def check_identifier(option: str, name: str) -> str:
     ConfigError
         Unless it is 1 to 40 letters, digits and underscores, and no digit comes first.
     """
-    if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
+    # A subclass, as an enumeration's member, may write itself differently than it reads.
+    plain = str.__str__(name) if issubclass(type(name), str) else ""
+    if not _IDENTIFIER.fullmatch(plain):
         raise ConfigError(
             f"{option} is 1 to 40 ASCII letters, digits, underscores, no digit first; it is {shown(name)}."
         )
-    return name
+    return plain
+
+
+def check_timeout(option: str, seconds: float) -> float:
+    """Return a number of seconds that every driver can wait.
+
+    Raises
+    ------
+    ConfigError
+        Unless it is above 0 and at most a million.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.0 < seconds <= _LONGEST_WAIT_S:
+        raise ConfigError(f"{option} is a number of seconds above 0, at most a million, not {shown(seconds)}.")
+    return seconds
 
 
 def load_sql(package: str, name: str, words: Mapping[str, str]) -> tuple[str, ...]:

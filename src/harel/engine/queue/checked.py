@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TypeVar, get_args
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar, get_args
 
 from harel.engine.queue.contract import (
     HIGHEST_PRIORITY,
@@ -26,11 +26,13 @@ from harel.events import Event, Message, encode_event
 __all__ = ["Checked"]
 
 T = TypeVar("T")
+V = TypeVar("V", str, int, float)
 
 MAX_GROUP_ID_BYTES = 512
 MAX_WORKER_ID_BYTES = 200
 MAX_REASON_CHARS = 65_536
-_STATES = get_args(GroupState)
+_LONGEST_ADDRESS = 300
+_STATES: dict[str, GroupState] = {state: state for state in get_args(GroupState)}
 
 
 class Checked:
@@ -73,11 +75,10 @@ class Checked:
 
     def claim_many(self, worker_id: str, visibility: float, limit: int, min_priority: int) -> Op[list[Lease]]:
         self._must_be_open()
-        _check_name("worker_id", worker_id, MAX_WORKER_ID_BYTES)
-        self._check_seconds("visibility", visibility, SHORTEST_S)
+        worker = _name("worker_id", worker_id, MAX_WORKER_ID_BYTES)
+        seconds = self._seconds("visibility", visibility, SHORTEST_S)
         most = _bounded_limit(limit)
-        self._check_priority("min_priority", min_priority)
-        return self._ops.claim(worker_id, visibility, most, min_priority)
+        return self._ops.claim(worker, seconds, most, self._priority("min_priority", min_priority))
 
     def ack(self, lease: Lease) -> Op[bool]:
         self._check_lease(lease)
@@ -89,31 +90,34 @@ class Checked:
 
     def nack(self, lease: Lease, delay: float) -> Op[bool]:
         self._check_lease(lease)
-        self._check_seconds("delay", delay, 0.0)
-        return self._ops.nack(lease, delay)
+        return self._ops.nack(lease, self._seconds("delay", delay, 0.0))
 
     def extend(self, lease: Lease, visibility: float) -> Op[bool]:
         self._check_lease(lease)
-        self._check_seconds("visibility", visibility, SHORTEST_S)
-        return _only(_moved((lease,), self._ops.extend((lease,), visibility)))
+        seconds = self._seconds("visibility", visibility, SHORTEST_S)
+        return _only(_moved((lease,), self._ops.extend((lease,), seconds)))
 
     def extend_many(self, leases: Iterable[Lease], visibility: float) -> Op[list[bool]]:
         held = self._checked_leases(leases)
-        self._check_seconds("visibility", visibility, SHORTEST_S)
-        return _moved(held, self._ops.extend(held, visibility)) if held else _nothing([])
+        seconds = self._seconds("visibility", visibility, SHORTEST_S)
+        return _moved(held, self._ops.extend(held, seconds)) if held else _nothing([])
 
     def reject(self, lease: Lease, reason: str) -> Op[bool]:
         self._check_lease(lease)
-        if not isinstance(reason, str):
+        text = _plain(reason, str)
+        if text is None:
             raise InvalidArgument(f"reason must be a string, not {type(reason).__name__}.")
         # A reason is often an exception's text, which may hold anything; what a database refuses is replaced.
-        text = reason[:MAX_REASON_CHARS].replace("\0", "\ufffd").encode(errors="replace").decode()
+        text = text[:MAX_REASON_CHARS].replace("\0", "\ufffd").encode(errors="replace").decode()
+        if type(lease.raw) is str and not _is_text(
+            lease.raw, "surrogateescape"
+        ):  # an escaped byte is what a backend may have found stored
+            raise InvalidArgument("This lease's raw is not one that a claim returned: it holds a lone surrogate.")
         return self._ops.reject(lease, text)
 
     def wait(self, timeout: float) -> Op[bool]:
         self._must_be_open()
-        self._check_seconds("timeout", timeout, 0.0)
-        return self._ops.wait(timeout)
+        return self._ops.wait(self._seconds("timeout", timeout, 0.0))
 
     def stats(self) -> Op[QueueStats]:
         self._must("stats")
@@ -121,48 +125,44 @@ class Checked:
 
     def groups(self, state: GroupState | None, limit: int, after: str | None) -> Op[list[GroupInfo]]:
         self._must("groups")
-        if state is not None and state not in _STATES:
+        wanted = None if state is None else _STATES.get(_plain(state, str) or "")
+        if state is not None and wanted is None:
             raise InvalidArgument(f"state must be one of {', '.join(_STATES)}, not {shown(state)}.")
         most = _bounded_limit(limit)
-        if after is not None:
-            _check_name("after", after, MAX_GROUP_ID_BYTES)
-        return self._ops.groups(state, most, after)
+        behind = None if after is None else _name("after", after, MAX_GROUP_ID_BYTES)
+        return self._ops.groups(wanted, most, behind)
 
     def peek(self, group_id: str, limit: int) -> Op[list[StoredMessage]]:
         self._must("peek")
-        _check_name("group_id", group_id, MAX_GROUP_ID_BYTES)
-        return self._ops.peek(group_id, _bounded_limit(limit))
+        group = _name("group_id", group_id, MAX_GROUP_ID_BYTES)
+        return self._ops.peek(group, _bounded_limit(limit))
 
     def hold(self, group_id: str) -> Op[bool]:
         self._must("hold")
-        _check_name("group_id", group_id, MAX_GROUP_ID_BYTES)
-        return self._ops.hold(group_id)
+        return self._ops.hold(_name("group_id", group_id, MAX_GROUP_ID_BYTES))
 
     def release(self, group_id: str) -> Op[bool]:
         self._must("hold")
-        _check_name("group_id", group_id, MAX_GROUP_ID_BYTES)
-        return self._ops.release(group_id)
+        return self._ops.release(_name("group_id", group_id, MAX_GROUP_ID_BYTES))
 
     def purge(self, group_id: str) -> Op[int]:
         self._must("purge")
-        _check_name("group_id", group_id, MAX_GROUP_ID_BYTES)
-        return self._ops.purge(group_id)
+        return self._ops.purge(_name("group_id", group_id, MAX_GROUP_ID_BYTES))
 
     def dead_letters(self, group_id: str | None, limit: int, after: int | None) -> Op[list[DeadLetter]]:
         self._must("dead_letters")
-        if group_id is not None:
-            _check_name("group_id", group_id, MAX_GROUP_ID_BYTES)
+        group = None if group_id is None else _name("group_id", group_id, MAX_GROUP_ID_BYTES)
         most = _bounded_limit(limit)
         least = None if after is None else _bounded_seq("after", after)
-        return self._ops.dead_letters(group_id, most, least)
+        return self._ops.dead_letters(group, most, least)
 
     def redrive(self, dead_letter_id: int) -> Op[bool]:
         self._must("dead_letters")
         return self._ops.redrive(_bounded_seq("dead_letter_id", dead_letter_id))
 
     def _pack(self, group_id: str, event: Event, priority: int) -> Packed:
-        _check_name("group_id", group_id, MAX_GROUP_ID_BYTES)
-        self._check_priority("priority", priority)
+        group = _name("group_id", group_id, MAX_GROUP_ID_BYTES)
+        tier = self._priority("priority", priority)
         raw = encode_event(event)
         if len(raw) * 4 > self._can.max_event_bytes:
             size = len(raw.encode())
@@ -171,7 +171,7 @@ class Checked:
                     f"The event takes {size:,} bytes as JSON; this backend stores at most "
                     f"{self._can.max_event_bytes:,}. Keep what is large elsewhere and send where it is."
                 )
-        return Packed(group_id, raw, priority)
+        return Packed(group, raw, tier)
 
     def _must_be_open(self) -> None:
         if self.closed:
@@ -188,12 +188,18 @@ class Checked:
 
     def _check_lease(self, lease: Lease) -> None:
         self._must_be_open()
-        if not isinstance(lease, Lease):
+        if not issubclass(type(lease), Lease):
             raise InvalidArgument(f"A lease must be what claim returned, not {type(lease).__name__}.")
-        if lease.queue != self._ops.queue:
+        if _plain(lease.queue, str) != self._ops.queue:
             raise InvalidArgument(
-                f"This lease was claimed from {lease.queue}, and this transport serves {self._ops.queue}; "
+                f"This lease was claimed from {_address(lease.queue)}, and this transport serves {self._ops.queue}; "
                 "settle it where it was claimed."
+            )
+        altered = _altered(lease)
+        if altered is not None:
+            raise InvalidArgument(
+                f"This lease's {altered} is not one that a claim returned: {shown(getattr(lease, altered))}. "
+                "Settle the lease as it was claimed."
             )
 
     def _checked_leases(self, leases: Iterable[Lease]) -> list[Lease]:
@@ -203,19 +209,68 @@ class Checked:
             self._check_lease(lease)
         return held
 
-    def _check_priority(self, name: str, priority: int) -> None:
-        if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority <= HIGHEST_PRIORITY:
+    def _priority(self, name: str, priority: int) -> int:
+        tier = _plain(priority, int)
+        if tier is None or not 0 <= tier <= HIGHEST_PRIORITY:
             raise InvalidArgument(f"{name} must be an int from 0 to {HIGHEST_PRIORITY}, not {shown(priority)}.")
-        if priority and not self._can.priority:
+        if tier and not self._can.priority:
             raise NotSupported(f"This backend has no priorities (capabilities.priority is False); leave {name} at 0.")
+        return tier
 
-    def _check_seconds(self, name: str, seconds: float, least: float) -> None:
-        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        if not number or not least <= seconds <= self._can.max_visibility_s:
+    def _seconds(self, name: str, seconds: float, least: float) -> float:
+        whole = _plain(seconds, int)
+        number = _plain(seconds, float) if whole is None else whole
+        if number is None or not least <= number <= self._can.max_visibility_s:
             raise InvalidArgument(
                 f"{name} must be a number of seconds from {least:g} to {self._can.max_visibility_s:,.0f}, "
                 f"not {shown(seconds)}."
             )
+        return number
+
+
+def _plain(value: Any, kind: type[V]) -> V | None:
+    """Return a value as just this kind, or ``None`` if it is of another; a bool is no int here.
+
+    A driver may not know a subclass, as an ``IntEnum`` or numpy's string, and its methods may say anything.
+    """
+    if type(value) is kind:
+        return value
+    if not issubclass(type(value), kind) or type(value) is bool:
+        return None
+    plain: V = _PLAINLY[kind](value)
+    return plain
+
+
+_PLAINLY: dict[type, Callable[[Any], Any]] = {str: str.__str__, int: int.__int__, float: float.__float__}
+
+
+def _altered(lease: Lease) -> str | None:
+    """Name the field of a lease that was altered into what no claim returns, and no backend is to be asked about."""
+    for field in ("group_id", "token"):
+        text = getattr(lease, field)
+        if type(text) is not str or not text or "\0" in text or not _is_text(text):
+            return field
+    for field, least, bits in (("seq", 0, 63 if type(lease) is Lease else 128), ("attempt", 0, 31)):
+        number = getattr(lease, field)
+        if type(number) is not int or number < least or number.bit_length() > bits:
+            return field
+    return None
+
+
+def _is_text(text: str, errors: str = "strict") -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode(errors=errors)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _address(queue: object) -> str:
+    """Return what a lease says of its queue, as a message may show it."""
+    text = _plain(queue, str)
+    return text if text and len(text) <= _LONGEST_ADDRESS and text.isprintable() else shown(queue)
 
 
 def _each(name: str, values: Iterable[T]) -> Iterable[T]:
@@ -225,33 +280,38 @@ def _each(name: str, values: Iterable[T]) -> Iterable[T]:
         raise InvalidArgument(f"{name} must be an iterable such as a list, not {shown(values)}.") from None
 
 
-def _check_name(name: str, value: str, most: int) -> None:
-    if not isinstance(value, str) or not value:
+def _name(name: str, value: str, most: int) -> str:
+    """Check a name, and return it."""
+    text = _plain(value, str)
+    if not text:
         raise InvalidArgument(f"{name} must be a string that is not empty, not {shown(value)}.")
-    if "\0" in value:
-        raise InvalidArgument(f"{name} must not contain NUL: {shown(value)}.")
-    if value.isascii() and len(value) <= most:
-        return
+    if "\0" in text:
+        raise InvalidArgument(f"{name} must not contain NUL: {shown(text)}.")
+    if text.isascii() and len(text) <= most:
+        return text
     try:
-        size = len(value.encode())
+        size = len(text.encode())
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"{name} holds a lone surrogate at position {error.start}, which is not text.") from None
     if size > most:
-        raise InvalidArgument(f"{name} takes {size:,} bytes; at most {most} are allowed. It is {shown(value)}.")
+        raise InvalidArgument(f"{name} takes {size:,} bytes; at most {most} are allowed. It is {shown(text)}.")
+    return text
 
 
 def _bounded_limit(limit: int) -> int:
     """Check a limit, and return one that says the same and that every driver can hold."""
-    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+    most = _plain(limit, int)
+    if most is None or most < 1:
         raise InvalidArgument(f"limit must be an int of at least 1, not {shown(limit)}.")
-    return min(limit, sys.maxsize)
+    return min(most, sys.maxsize)
 
 
 def _bounded_seq(name: str, seq: int) -> int:
     """Check a seq, and return it, or the largest that there can be."""
-    if isinstance(seq, bool) or not isinstance(seq, int) or seq < 0:
+    number = _plain(seq, int)
+    if number is None or number < 0:
         raise InvalidArgument(f"{name} must be a dead letter's seq, an int that is not negative, not {shown(seq)}.")
-    return min(seq, 2**63 - 1)
+    return min(number, 2**63 - 1)
 
 
 def _nothing(result: T) -> Op[T]:

@@ -286,7 +286,6 @@ class AsyncFace(Face, AsyncTransport):
         try:
             return await self.open()
         except BaseException:
-            # What cannot be entered is not left either, so that nobody else would close what was opened so far.
             await self.close()
             raise
 

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 
 import libsql  # type: ignore[import-untyped]
 
+from harel.engine.queue.assets import check_identifier
 from harel.engine.queue.libsql.ops import PRIMARYS_CLOCK, check_token, place_values, primary_of
 from harel.engine.queue.sqlite.ops import SqliteOps, Values
-from harel.engine.transport.sqlite import FileFace, SyncFileFace, Synchronous, check_path
+from harel.engine.transport.sqlite import FileFace, SyncFileFace, Synchronous, check_path, check_waits
 from harel.engine.transport.sqlite_file import DatabaseFile, Kind
 from harel.errors import ConfigError, HarelError
 
@@ -144,6 +145,8 @@ class LibsqlBase(FileFace):
         create_schema: bool = True,
     ) -> None:
         check_path(path, LibsqlFile, synchronous)
+        check_waits(busy_timeout, 1.0 if poll_interval is None else poll_interval)
+        prefix = check_identifier("prefix", prefix)
         primary = _primary(sync_url, auth_token, sync_interval)
         file = LibsqlFile(
             path, primary=primary, busy_timeout_s=busy_timeout, synchronous=synchronous, clock=clock or time.time

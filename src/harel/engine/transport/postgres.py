@@ -11,7 +11,7 @@ from typing import Any, Self
 import psycopg
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from harel.engine.queue.assets import check_identifier
+from harel.engine.queue.assets import check_identifier, check_timeout
 from harel.engine.queue.face import Face, SyncFace
 from harel.engine.queue.postgres.ops import PostgresOps
 from harel.engine.transport.postgres_links import Links
@@ -72,15 +72,17 @@ class PostgresBase(Face):
         poll_interval: float = 1.0,
         create_schema: bool = True,
     ) -> None:
-        check_identifier("schema", schema)
+        schema = check_identifier("schema", schema)
         if not 0 <= min_size <= max_size or max_size < 1:
             raise ConfigError(
                 f"min_size is 0 to max_size, and max_size at least 1; they are {min_size} and {max_size}."
             )
         if max_transactions < 1:
             raise ConfigError(f"max_transactions is at least 1; it is {max_transactions}.")
-        if not (poll_interval > 0.0 and connect_timeout > 0.0):
-            raise ConfigError("poll_interval and connect_timeout are numbers of seconds above 0.")
+        check_timeout("poll_interval", poll_interval)
+        check_timeout("connect_timeout", connect_timeout)
+        if statement_timeout is not None:
+            check_timeout("statement_timeout", statement_timeout)
         if pgbouncer and statement_timeout is not None:
             raise ConfigError("PgBouncer passes no statement_timeout on; set it for the role: ALTER ROLE ... SET.")
         self._given = None if isinstance(connection, str) else connection

@@ -244,14 +244,21 @@ def _target(target: Any) -> tuple[str | None, dict[str, str]]:
 
 def _parsed(conninfo: str) -> dict[str, str]:
     try:
-        return {name: str(value) for name, value in conninfo_to_dict(conninfo).items() if value is not None}
-    except psycopg.ProgrammingError:
-        # The driver's message may quote a part of it, and a password with that.
+        parsed = {name: str(value) for name, value in conninfo_to_dict(conninfo).items() if value is not None}
+    except (psycopg.ProgrammingError, UnicodeError):
+        parsed = None  # and the driver's message may quote a part of it, and a password with that
+    if parsed is None or ("://" in conninfo and _holds_a_password(parsed)):
         raise ConfigError(
             "This is not a PostgreSQL connection string. It is a URL such as "
             "postgresql://user:password@host:5432/database (with what is special in a password percent-encoded), or "
             "keywords such as 'host=... dbname=...'."
-        ) from None
+        )
+    return parsed
+
+
+def _holds_a_password(parsed: Mapping[str, str]) -> bool:
+    """Say whether a host or database has a piece of a password: to libpq one ends at its first ``@`` or ``/``."""
+    return "@" in parsed.get("host", "")[1:] or "@" in parsed.get("dbname", "")
 
 
 def _of_libpq(arguments: Mapping[str, Any]) -> dict[str, Any]:

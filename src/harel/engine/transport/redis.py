@@ -6,13 +6,14 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.retry import Retry
 
+from harel.engine.queue.assets import check_identifier, check_timeout
 from harel.engine.queue.face import Face, SyncFace
 from harel.engine.queue.op import Op, run
 from harel.engine.queue.redis.ops import Hear, Hush, Listen, RedisOps, Script
@@ -56,7 +57,8 @@ class RedisBase(Face):
         poll_interval: float = 1.0,
         close_client: bool = False,
     ) -> None:
-        _must_be_positive("poll_interval", poll_interval)
+        check_timeout("poll_interval", poll_interval)
+        prefix = check_identifier("prefix", prefix)
         self._client = client
         self._close_client = close_client
         self._pool: Any = getattr(client, "connection_pool", None)
@@ -107,7 +109,7 @@ class RedisBase(Face):
         TransportUnavailable
             When the server cannot be reached; the async twin says so on first use.
         """
-        _must_be_positive("timeout", timeout)
+        check_timeout("timeout", timeout)
         options = {"protocol": 2, "max_connections": 2**31, **cls._timeouts(timeout), **client_options}
         transport = cls(
             _client(cls._package, url, options),
@@ -276,13 +278,17 @@ def _client(package: Any, url: str, options: Mapping[str, Any]) -> Any:
         # The pool finds an option that there is not only when it connects.
         client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
     except (ValueError, TypeError, RedisError) as error:
+        if "@" in unquote(url.partition("?")[2]):  # what stands there may be the end of a password
+            raise ConfigError(
+                "redis-py cannot use an option of this Redis URL. A password's special characters are written as %XX, "
+                "its question marks too."
+            ) from None
         raise ConfigError(f"redis-py cannot use an option of this Redis URL: {error}.") from error
+    for option in ("socket_timeout", "socket_connect_timeout"):
+        seconds = client.connection_pool.connection_kwargs.get(option)
+        if seconds is not None:
+            check_timeout(option, seconds)
     return client
-
-
-def _must_be_positive(name: str, seconds: float) -> None:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.0 < seconds < float("inf"):
-        raise ConfigError(f"{name} is a number of seconds above 0, not {seconds!r}.")
 
 
 def _address(pool: Any) -> str:

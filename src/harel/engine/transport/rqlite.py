@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import httpx2
 
+from harel.engine.queue.assets import check_identifier, check_timeout
 from harel.engine.queue.face import Face, SyncFace
 from harel.engine.queue.op import Sleep, run
 from harel.engine.queue.rqlite.address import Address
@@ -79,9 +80,9 @@ class RqliteBase(Face):
         ca_file: str | None = None,
         create_schema: bool = True,
     ) -> None:
-        for name, seconds in (("poll_interval", poll_interval), ("timeout", timeout)):
-            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.0 < seconds < float("inf"):
-                raise ConfigError(f"{name} is a number of seconds above 0, not {seconds!r}.")
+        check_timeout("poll_interval", poll_interval)
+        check_timeout("timeout", timeout)
+        prefix = check_identifier("prefix", prefix)
         if read_level not in get_args(ReadLevel):
             raise ConfigError(f"read_level must be one of {', '.join(get_args(ReadLevel))}, not {read_level!r}.")
         address = Address.of(url)

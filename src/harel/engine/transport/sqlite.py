@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from harel.engine.queue.assets import check_identifier, check_timeout
 from harel.engine.queue.face import Face, SyncFace
 from harel.engine.queue.op import Sleep
 from harel.engine.queue.sqlite.ops import SqliteOps
@@ -113,6 +114,8 @@ class SqliteBase(FileFace):
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
             raise ConfigError(f"harel needs SQLite 3.38 or later; this Python has {sqlite3.sqlite_version}.")
         check_path(path, SqliteFile, synchronous)
+        check_waits(busy_timeout, poll_interval)
+        prefix = check_identifier("prefix", prefix)
         file = SqliteFile(path, busy_timeout_s=busy_timeout, synchronous=synchronous, clock=clock or time.time)
         super().__init__(
             file,
@@ -133,6 +136,13 @@ class SqliteTransport(SqliteBase, SyncFileFace):
 
     See :class:`SqliteBase` for the parameters.
     """
+
+
+def check_waits(busy_timeout: float, poll_interval: float) -> None:
+    """Raise unless a file's locks and looks can be waited for so long."""
+    if isinstance(busy_timeout, bool) or busy_timeout != 0:
+        check_timeout("busy_timeout", busy_timeout)
+    check_timeout("poll_interval", poll_interval)
 
 
 def check_path(path: object, file: type[DatabaseFile], synchronous: str) -> None:

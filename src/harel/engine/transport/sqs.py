@@ -15,6 +15,7 @@ import botocore.session  # type: ignore[import-untyped]
 from botocore.config import Config  # type: ignore[import-untyped]
 from botocore.loaders import Loader, create_loader  # type: ignore[import-untyped]
 
+from harel.engine.queue.assets import check_timeout
 from harel.engine.queue.face import Face, SyncFace
 from harel.engine.queue.op import Sleep
 from harel.engine.queue.sqs.asking import Call, Together
@@ -136,7 +137,7 @@ class SqsBase(Face):
             When SQS cannot be reached. The async twin says these on first use.
         """
         names = Names.of_name(queue_name, max_attempts=max_attempts, create_queue=create_queue)
-        _check_number("timeout", timeout)
+        check_timeout("timeout", timeout)
         if clock is not None:
             raise ConfigError("SQS goes by its own clock, and takes no other; leave clock out.")
         settings = {
@@ -160,7 +161,7 @@ class SqsBase(Face):
     def _begin(
         self, line: Line, names: Names, endpoint: str, timeout: float, poll_interval: float, max_message_bytes: int
     ) -> None:
-        _check_number("poll_interval", poll_interval)
+        check_timeout("poll_interval", poll_interval)
         number = isinstance(max_message_bytes, int) and not isinstance(max_message_bytes, bool)
         if not number or not _LEAST_MESSAGE_BYTES <= max_message_bytes <= MOST_MESSAGE_BYTES:
             raise ConfigError(
@@ -288,8 +289,3 @@ def _checked_endpoint(url: str | None) -> str | None:
 def _host_and_port(endpoint: str) -> str:
     parts = urlsplit(endpoint)
     return f"{parts.hostname}:{parts.port or (80 if parts.scheme == 'http' else 443)}"
-
-
-def _check_number(name: str, seconds: float) -> None:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.0 < seconds < float("inf"):
-        raise ConfigError(f"{name} is a number of seconds above 0, not {shown(seconds)}.")

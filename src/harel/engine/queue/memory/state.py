@@ -168,8 +168,8 @@ class MemoryQueue:
         if group is None or group.head is None:
             return False
         now = self._clock()
-        self._dead[lease.seq] = DeadLetter(
-            seq=lease.seq,
+        self._dead[group.head.seq] = DeadLetter(
+            seq=group.head.seq,
             group_id=group.group_id,
             raw=group.head.raw,
             attempts=group.attempts,
