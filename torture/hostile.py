@@ -45,7 +45,7 @@ from torture.part import Options, Report, table
 __all__ = ["AWAITED", "Size", "run", "try_backend"]
 
 AWAITED: frozenset[str] = frozenset({"passwords", "options", "commands"})
-"""What the short run leaves out: servers that are not there have to be waited for; ``tests/test_config.py`` has some."""
+"""What the short run leaves out: servers that are not there are waited for; ``tests/test_config.py`` has some."""
 
 
 class Size(NamedTuple):
