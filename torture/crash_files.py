@@ -63,13 +63,10 @@ class StatementHarm:
 class _Hook:
     """Counts a file's statements, and does something at one of them."""
 
-    def __init__(
-        self, file: Any, number: int, how: str, strike: Callable[[], None], *, spares_begin: bool = False
-    ) -> None:
+    def __init__(self, file: Any, number: int, how: str, strike: Callable[[], None]) -> None:
         self.count = 0
         self._at = {"before": number, "after": -1}[how], {"before": -1, "after": number}[how]
         self._strike = strike
-        self._spares_begin = spares_begin
         self._file = file
         for name in ("_execute", "_execute_many"):
             setattr(file, name, self._counting(getattr(file, name)))
@@ -84,8 +81,7 @@ class _Hook:
             if count == self._at[0]:
                 self._strike()
             rows = execute(*args)
-            # What begins a transaction fails before it has one, or not at all.
-            if count == self._at[1] and not (self._spares_begin and str(args[1]).startswith("BEGIN")):
+            if count == self._at[1]:
                 self._strike()
             return rows
 
@@ -141,7 +137,7 @@ class File:
         if point.what == "death":
             code = self._child(scene, groups, arranged, point.number, point.how)
             return Outcome(failure=_died(), reached=code == -signal.SIGKILL)
-        hook = _Hook(_file_of(self.harmed), point.number, point.how, self._fail, spares_begin=True)
+        hook = _Hook(_file_of(self.harmed), point.number, point.how, self._fail)
         try:
             outcome = Outcome(scene.act(self.harmed, groups, arranged))
         except Exception as error:

@@ -318,3 +318,23 @@ def test_an_operation_that_fails_leaves_no_open_transaction(tmp_path: Path, driv
             queue.publish("a", EVENT)
         assert not connection.in_transaction
         assert queue.stats().messages == 0, "the message went with the group"
+
+
+def test_an_interrupt_right_behind_the_begin_of_a_transaction_leaves_none_open(
+    tmp_path: Path, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute = driver.file._execute
+
+    def interrupted(file: Any, connection: Any, statement: str, *rest: Any) -> Any:
+        rows = execute(file, connection, statement, *rest)
+        if statement.startswith("BEGIN"):
+            raise KeyboardInterrupt
+        return rows
+
+    with driver.transport(tmp_path / "queue.db") as queue:
+        with monkeypatch.context() as patched:
+            patched.setattr(driver.file, "_execute", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                queue.publish("g", Event("k", id="a"))
+        queue.publish("g", Event("k", id="b"))
+        assert [message.event.id for message in queue.peek("g")] == ["b"]

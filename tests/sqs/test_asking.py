@@ -270,11 +270,13 @@ def test_a_give_back_that_was_refused_at_once_is_a_lost_lease() -> None:
     assert server.run(server.ops.nack(server.claimed(), 0.0), unsent, refusal) is False
 
 
-def test_a_give_back_that_got_no_answer_before_the_lease_ran_out_is_a_lost_lease() -> None:
+def test_a_give_back_that_got_no_answer_before_the_lease_ran_out_is_neither_done_nor_not() -> None:
     server = Server()
     refusal = done(failed={0: ("InvalidParameterValue", True)})
     lease = server.claimed(4.0)
-    assert server.run(server.ops.nack(lease, 0.0), server.takes(4.0, LOST), refusal) is False
+    with pytest.raises(TransportUnavailable, match="may have been given back before or not"):
+        server.run(server.ops.nack(lease, 0.0), server.takes(4.0, LOST), refusal)
+    assert server.run(server.ops.nack(lease, 0.0)) is False
 
 
 def test_an_error_leaves_the_lease_to_be_settled_again() -> None:

@@ -206,7 +206,11 @@ class DatabaseFile(ABC):
     def _begin(self, connection: Any, asker: Asker) -> None:
         if self._own is not None and connection.in_transaction:
             raise InvalidArgument("The connection that was handed in is inside a transaction; commit it first.")
-        self._patiently(lambda: self._execute(connection, "BEGIN IMMEDIATE", {}, {}), asker)
+        try:
+            self._patiently(lambda: self._execute(connection, "BEGIN IMMEDIATE", {}, {}), asker)
+        except BaseException:
+            self._undo(connection)  # an interrupt may come right behind it
+            raise
 
     def _undo(self, connection: Any) -> None:
         if connection.in_transaction:

@@ -22,7 +22,7 @@ from harel.engine.queue.sqs.asking import Call, Together
 from harel.engine.queue.sqs.opening import Names
 from harel.engine.queue.sqs.ops import SqsOps
 from harel.engine.queue.sqs.refusals import Refused, Unanswered
-from harel.engine.transport.sqs_errors import FAILED, failure_of, setting_error
+from harel.engine.transport.sqs_errors import FAILED, failure_of, must_be_whole, setting_error
 from harel.errors import ConfigError, HarelError, shown
 
 __all__ = ["Line", "SqsBase", "SqsTransport", "shared_loader"]
@@ -169,6 +169,8 @@ class SqsBase(Face):
                 f"not {shown(max_message_bytes)}."
             )
         self._line = line
+        if line.client is not None:
+            _watch(line.client)
         ops = SqsOps(
             names,
             where=_host_and_port(endpoint),
@@ -182,7 +184,12 @@ class SqsBase(Face):
     def _use(self, client: Any) -> None:
         """Take a client that was made here; it knows the endpoint of the region."""
         self._line.client = client
+        _watch(client)
         self._asker.where = _host_and_port(client.meta.endpoint_url)
+
+
+def _watch(client: Any) -> None:
+    client.meta.events.register("before-parse.sqs", must_be_whole, unique_id="harel-must-be-whole")
 
 
 class SqsTransport(SqsBase, SyncFace):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from botocore.exceptions import (  # type: ignore[import-untyped]
     BotoCoreError,
@@ -12,6 +13,7 @@ from botocore.exceptions import (  # type: ignore[import-untyped]
     ConnectTimeoutError,
     CredentialRetrievalError,
     EndpointConnectionError,
+    IncompleteReadError,
     InvalidConfigError,
     InvalidRegionError,
     MetadataRetrievalError,
@@ -29,12 +31,14 @@ from botocore.exceptions import (  # type: ignore[import-untyped]
 from harel.engine.queue.sqs.refusals import Refused, Unanswered
 from harel.errors import ConfigError, HarelError, TransportUnavailable
 
-__all__ = ["FAILED", "failure_of", "setting_error"]
+__all__ = ["FAILED", "failure_of", "must_be_whole", "setting_error"]
 
 FAILED = (BotoCoreError, ClientError, OSError)
 """What botocore and aiobotocore raise when a call fails."""
 
-_NOT_SENT = (ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError)
+_NOT_SENT = (ConnectTimeoutError, ProxyConnectionError)
+_NEVER_CONNECTED = {"NewConnectionError", "ClientConnectorError", "gaierror"}
+"""What urllib3, aiohttp and the system call it; aiobotocore names a connection that broke later just the same."""
 _NOT_FETCHED = (CredentialRetrievalError, MetadataRetrievalError, TokenRetrievalError)
 
 
@@ -95,10 +99,29 @@ def failure_of(error: BaseException) -> Refused | Unanswered:
         about_settings = setting_error(error)
         if about_settings is not None:
             raise about_settings from error
-        sent = not isinstance(error, _NOT_SENT)
-        failure = Unanswered(_text(error), sent=sent)
+        failure = Unanswered(_text(error), sent=_may_be_sent(error))
     failure.__cause__ = error
     return failure
+
+
+def must_be_whole(response_dict: Mapping[str, Any], **_: Any) -> None:
+    """Raise for an answer that ended early, which botocore takes for one that says nothing: no message, no refusal.
+
+    It is told of each answer before that is parsed.
+    """
+    headers, read = response_dict["headers"], len(response_dict["body"])
+    expected = headers.get("content-length")
+    if expected is None and "transfer-encoding" not in headers:
+        raise IncompleteReadError(actual_bytes=read, expected_bytes="more")
+    if expected is not None and int(expected) != read:
+        raise IncompleteReadError(actual_bytes=read, expected_bytes=expected)
+
+
+def _may_be_sent(error: BaseException) -> bool:
+    if isinstance(error, EndpointConnectionError):
+        inner = type(getattr(error, "kwargs", {}).get("error"))
+        return not _NEVER_CONNECTED.intersection(kind.__name__ for kind in inner.__mro__)
+    return not isinstance(error, _NOT_SENT)
 
 
 def _text(error: BaseException) -> str:
