@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harel import Event
-from harel.engine.queue.mongo.clock import REFRESH_S, ServerClock
+from harel.engine.queue.mongo.clock import EXACT_S, REFRESH_S, SOON_S, ServerClock
 from harel.engine.queue.mongo.ops import MongoOps
 from harel.engine.queue.mongo.requests import FindAndUpdate, Hello, ServerHello
 from tests.mongo.conftest import Twin
@@ -42,12 +42,26 @@ class World:
 def test_the_truth_lies_between_now_and_latest_however_slow_the_network_is(there_s: float, back_s: float) -> None:
     world = World()
     world.clock.learn(world.hello(there_s, back_s))
-    for seconds in (0.0, 0.0137, 5.0, 20.0):
+    for seconds in (0.0, 0.0137, 0.3, 0.6):
         world.goes_by(seconds)
         moment = world.clock.moment()
         assert moment is not None
         assert moment.now <= world.truth <= moment.latest
         assert moment.latest - moment.now <= there_s + back_s + 0.02
+
+
+def test_after_an_answer_that_took_long_the_server_is_asked_again_soon() -> None:
+    world = World()
+    world.clock.learn(world.hello(EXACT_S, 0.1))
+    world.goes_by(SOON_S - 0.5)
+    assert world.clock.moment() is not None
+    world.goes_by(1.0)
+    assert world.clock.moment() is None
+    world.clock.learn(world.hello(0.0, EXACT_S - 0.01))
+    world.goes_by(REFRESH_S - 1.0)
+    moment = world.clock.moment()
+    assert moment is not None
+    assert moment.latest - moment.now < EXACT_S + 0.02
 
 
 def test_the_server_is_asked_again_after_a_while_and_when_it_may_be_another() -> None:

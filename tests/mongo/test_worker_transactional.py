@@ -300,3 +300,25 @@ def _kill_workers_until_drained(server: StandIn, db_name: str, queue: MongoTrans
     finally:
         for worker in workers:
             end(worker)
+
+
+async def test_a_worker_on_a_transport_that_is_not_open_yet_ends_where_there_are_no_transactions() -> None:
+    """Until it is open, what its server can do is not known; nobody's message pays for that."""
+    with StandIn(set_name="") as alone:
+        client: Any = pymongo.AsyncMongoClient(alone.url)
+        queue = AsyncMongoTransport(client)
+        worker = AsyncWorker(queue, _never_called, transactional=True)
+        async with AsyncMongoTransport(pymongo.AsyncMongoClient(alone.url), close_client=True) as other:
+            await other.publish("g", Event("k", id="m"))
+            with pytest.raises(NotSupported):
+                await worker.run()
+            assert await other.dead_letters() == []
+            lease = await other.claim("w", 30.0)
+            assert lease is not None
+            assert lease.event.id == "m"
+        await queue.close()
+        await client.close()
+
+
+async def _never_called(event: Event, context: Any) -> None:
+    raise AssertionError("a handler was called without its transaction")

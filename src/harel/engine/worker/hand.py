@@ -8,16 +8,22 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
-from harel.engine.queue.contract import AsyncTransport, Transport
+from harel.engine.queue.contract import AsyncTransport, Capabilities, Transport
 from harel.engine.worker.context import AsyncContext, Context
 from harel.engine.worker.job import Job
 from harel.engine.worker.port import Lift
 from harel.engine.worker.slots import Fresh
 from harel.engine.worker.watchers import Watchers
-from harel.errors import LeaseLost
+from harel.errors import LeaseLost, NotSupported
 from harel.events import Event
 
-__all__ = ["AsyncHand", "Hand", "SyncHand"]
+__all__ = ["AsyncHand", "Hand", "SyncHand", "must_have_transactions"]
+
+
+def must_have_transactions(can: Capabilities) -> None:
+    """Raise where there are no transactions to settle messages in."""
+    if not can.bind:
+        raise NotSupported("This backend has no transactions to share (capabilities.bind is False).")
 
 
 class Hand(Protocol):
@@ -70,6 +76,8 @@ class AsyncHand:
         self._keeps_lease = keeps_lease
 
     async def call(self, job: Job, event: Event) -> BaseException | None:
+        if self._transactional:
+            must_have_transactions(self._transport.capabilities)  # known for sure once the transport is open
         try:
             if self._transactional:
                 await Fresh(self._call_in_transaction, job, event)

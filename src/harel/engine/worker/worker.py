@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from harel.config import default_worker_id
 from harel.engine.queue.contract import HIGHEST_PRIORITY, AsyncTransport, Transport
 from harel.engine.queue.schedule import SHORTEST_S
-from harel.engine.worker.hand import AsyncHand, Hand, SyncHand
+from harel.engine.worker.hand import AsyncHand, Hand, SyncHand, must_have_transactions
 from harel.engine.worker.job import Job
 from harel.engine.worker.log import WorkerLog
 from harel.engine.worker.loop import Loop
@@ -124,8 +124,8 @@ class WorkerBase(Generic[TransportT, HandlerT]):
             raise NotSupported(
                 "This backend has no priorities (capabilities.priority is False); leave high_ratio at 0."
             )
-        if transactional and not can.bind:
-            raise NotSupported("This backend has no transactions to share (capabilities.bind is False).")
+        if transactional:
+            must_have_transactions(can)
         self._transport = transport
         self._handler = handler
         self._with_context = _takes_context(handler)

@@ -13,10 +13,14 @@ from typing import NamedTuple
 
 from harel.engine.queue.mongo.requests import ServerHello
 
-__all__ = ["REFRESH_S", "Moment", "ServerClock", "steady"]
+__all__ = ["EXACT_S", "REFRESH_S", "SOON_S", "Moment", "ServerClock", "steady"]
 
 REFRESH_S = 30.0
 """After so many seconds the server is asked again."""
+SOON_S = 1.0
+"""After so many, if its last answer took long: leases would be longer by as much until then."""
+EXACT_S = 0.05
+"""An answer that took no longer is exact enough."""
 
 _STEP_S = 0.001
 """What the server says is cut down to a multiple of this."""
@@ -70,9 +74,12 @@ class ServerClock:
     def moment(self) -> Moment | None:
         """Say what time it is, or ``None`` when the server has to be asked."""
         hello = self._hello
-        if hello is None or self._count() - self._learned_at_s > REFRESH_S:
+        if hello is None:
             return None
         now, latest = self._estimate(hello)
+        is_exact = hello.answered_at_s - hello.asked_at_s <= EXACT_S
+        if self._count() - self._learned_at_s > (REFRESH_S if is_exact else SOON_S):
+            return None
         # What time it was, it is still, unless the server's clock was put back: then what is later than it can be goes.
         self._last = max(now, self._last) if self._last <= latest else now
         return Moment(self._last, latest)
