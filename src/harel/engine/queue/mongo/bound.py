@@ -107,7 +107,7 @@ class BoundMongoOps:
     def _fenced(self, lease: Lease, *, deletes: bool) -> Op[Lock | None]:
         """Write the message in the transaction, and mark the lock outside of it; return it if the lease is current."""
         # What was touched with this token is settled already, in this transaction or in another one.
-        message = {"_id": lease.seq, "fence": {"$ne": lease.token}}
+        message = {"_id": lease.seq, "group_id": lease.group_id, "fence": {"$ne": lease.token}}
         touch = {"$set": {"fence": lease.token}}
         written = yield Within(DeleteOne(MESSAGES, message) if deletes else UpdateOne(MESSAGES, message, touch))
         if not written:
