@@ -46,8 +46,8 @@ def main(
         print(section, flush=True)
         sections.append(section)
         failed = failed or bool(report.failures)
-    if output is not None:
-        output.write_text("\n".join(sections))
+        if output is not None:
+            output.write_text("\n".join(sections))
     if failed:
         console.print(f"What the failures left is in {folder}.")
         raise typer.Exit(1)
