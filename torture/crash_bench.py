@@ -7,6 +7,7 @@ groups of its own, and leaves the queue empty; the harmed transport is the same 
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import logging
 import random
@@ -235,6 +236,7 @@ class Link:
         self.harmed.close()
         self.observer.close()
         complaints = []
+        gc.collect()  # an error and its traceback may hold a connection that broke
         if not _eventually(lambda: self.proxy.connections == 0):
             complaints.append(f"after close it still has {self.proxy.connections} connections open")
         self._stack.close()
