@@ -188,6 +188,11 @@ class Checked:
 
     def _check_lease(self, lease: Lease) -> None:
         self._must_be_open()
+        if not _is_as_claimed(lease, self._ops.queue):
+            self._refuse_altered(lease)
+
+    def _refuse_altered(self, lease: Lease) -> None:
+        """Raise for what no claim returned; a backend may know leases that are not plain, and lets those pass."""
         if not issubclass(type(lease), Lease):
             raise InvalidArgument(f"A lease must be what claim returned, not {type(lease).__name__}.")
         if _plain(lease.queue, str) != self._ops.queue:
@@ -195,7 +200,7 @@ class Checked:
                 f"This lease was claimed from {_address(lease.queue)}, and this transport serves {self._ops.queue}; "
                 "settle it where it was claimed."
             )
-        altered = _altered(lease)
+        altered = _altered(lease, 63 if self._can.queue_seq else 128)
         if altered is not None:
             raise InvalidArgument(
                 f"This lease's {altered} is not one that a claim returned: {shown(getattr(lease, altered))}. "
@@ -206,11 +211,12 @@ class Checked:
         self._must_be_open()
         held = list(_each("leases", leases))
         for lease in held:
-            self._check_lease(lease)
+            if not _is_as_claimed(lease, self._ops.queue):
+                self._refuse_altered(lease)
         return held
 
     def _priority(self, name: str, priority: int) -> int:
-        tier = _plain(priority, int)
+        tier = priority if type(priority) is int else _plain(priority, int)
         if tier is None or not 0 <= tier <= HIGHEST_PRIORITY:
             raise InvalidArgument(f"{name} must be an int from 0 to {HIGHEST_PRIORITY}, not {shown(priority)}.")
         if tier and not self._can.priority:
@@ -244,13 +250,31 @@ def _plain(value: Any, kind: type[V]) -> V | None:
 _PLAINLY: dict[type, Callable[[Any], Any]] = {str: str.__str__, int: int.__int__, float: float.__float__}
 
 
-def _altered(lease: Lease) -> str | None:
+def _is_as_claimed(lease: Lease, queue: str) -> bool:
+    """Say at once of nearly every lease that nothing is wrong with it."""
+    return (
+        type(lease) is Lease
+        and type(lease.queue) is type(lease.group_id) is type(lease.token) is str
+        and type(lease.seq) is type(lease.attempt) is int
+        and lease.queue == queue
+        and lease.group_id.isascii()
+        and lease.token.isascii()
+        and "\0" not in lease.group_id
+        and "\0" not in lease.token
+        and lease.group_id != ""
+        and lease.token != ""
+        and 0 <= lease.seq < 2**63
+        and 0 <= lease.attempt < 2**31
+    )
+
+
+def _altered(lease: Lease, bits_of_seq: int) -> str | None:
     """Name the field of a lease that was altered into what no claim returns, and no backend is to be asked about."""
     for field in ("group_id", "token"):
         text = getattr(lease, field)
         if type(text) is not str or not text or "\0" in text or not _is_text(text):
             return field
-    for field, least, bits in (("seq", 0, 63 if type(lease) is Lease else 128), ("attempt", 0, 31)):
+    for field, least, bits in (("seq", 0, bits_of_seq), ("attempt", 0, 31)):
         number = getattr(lease, field)
         if type(number) is not int or number < least or number.bit_length() > bits:
             return field
@@ -282,7 +306,7 @@ def _each(name: str, values: Iterable[T]) -> Iterable[T]:
 
 def _name(name: str, value: str, most: int) -> str:
     """Check a name, and return it."""
-    text = _plain(value, str)
+    text = value if type(value) is str else _plain(value, str)
     if not text:
         raise InvalidArgument(f"{name} must be a string that is not empty, not {shown(value)}.")
     if "\0" in text:
