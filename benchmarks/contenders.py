@@ -266,13 +266,22 @@ def _payload(number: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Environment:
-    """A Python of its own, made with what pip calls requirements."""
+    """What a contender runs in: a Python of its own, or a folder of Node packages and the Node that runs them."""
 
     name: str
-    requirements: tuple[str, ...]
+    requirements: tuple[str, ...] = ()
+    """What pip installs, each pinned."""
+    packages: tuple[str, ...] = ()
+    """What npm installs, each ``name@version``; those that ask for more bring it themselves."""
+    node: Environment | None = None
+    """Where Node and npm are, for one with packages."""
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        return (*self.requirements, *self.packages)
 
 
-PEER_090 = Environment("harel-0.9.0", ("harel[postgres,redis]==0.9.0", "hiredis"))
+PEER_090 = Environment("harel-0.9.0", ("harel[postgres,redis]==0.9.0", "hiredis==3.5.0"))
 """With hiredis, which its extra leaves out: the same drivers for both, so that the difference is not theirs."""
 
 
@@ -293,6 +302,14 @@ class Contender:
     batches: bool = True
     environment: Environment | None = None
     """Where it runs; ``None`` is this Python."""
+    program: str = ""
+    """The Node program beside ``benchmarks/peers`` that is its worker; empty for one in Python."""
+    concurrency: int = 0
+    """How many groups at once its worker handles where it did best, or as its own documentation advises."""
+    about: str = ""
+    """How it orders a group, and what it does differently."""
+    unable: str = ""
+    """Why it cannot do the work, or cannot be had; empty for one that is measured."""
 
 
 OURS = "harel"
@@ -305,13 +322,19 @@ def _ours(backend: str, url: Callable[[str], str], durable: str) -> Contender:
 
 
 def _peer(backend: str, open_: Callable[[str], Queue], durable: str = "as far as its syncs tell") -> Contender:
-    return Contender(f"peer-{backend}", PEER, backend, open_, "peer", durable, batches=False, environment=PEER_090)
+    return Contender(
+        f"peer-{backend}", PEER, backend, open_, "peer", durable, batches=False, environment=PEER_090, about=_ABOUT_090
+    )
 
 
 def _bare(backend: str, open_: Callable[[str], Queue], durable: str) -> Contender:
     return Contender(f"bare-{backend}", BARE[backend], backend, open_, "limit", durable)
 
 
+_ABOUT_090 = (
+    "Another implementation of this design: a record for each group, which a claim leases. Messages are published, "
+    "claimed and acked one by one. Its worker drives a state machine for each group, and stores it with every message."
+)
 _IN_THE_PROCESS = "nothing: it ends with its process"
 _IN_THE_SERVER = "nothing: the server writes to no disk"
 

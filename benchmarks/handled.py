@@ -1,67 +1,58 @@
-"""From publish to handled: what the worker runtimes make of a queue. Every round checks that groups kept order."""
+"""From publish to handled: what the worker runtimes make of a queue, harel's beside its peers'.
+
+Every round checks that each message was handled once, its group's in order and one at a time. Our own must; a peer that
+does not stays in the tables, marked.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from pathlib import Path
+from statistics import median, quantiles
 from typing import Any
 
-from benchmarks.contenders import CONTENDERS, OURS, PEER, Contender
+from benchmarks.contenders import CONTENDERS, OURS, Contender
+from benchmarks.crews import WORKERS, Broken, Crew, Load, Work, crew_of
 from benchmarks.folders import Folders
-from benchmarks.handler import SLOT_BYTES
-from benchmarks.processes import Process, worker
+from benchmarks.limits import Limit, limits_of
+from benchmarks.peers import PEERS
 from benchmarks.results import Cell, Results
 from benchmarks.servers import Server
 
 __all__ = [
-    "CONCURRENCY",
     "FEW_GROUPS",
     "FIGURE",
     "MANY_WORKERS",
     "ONE_WORKER",
+    "PAUSES",
+    "PUBLISHED",
+    "SCENES",
+    "SINGLES",
     "Handled",
     "Handling",
-    "Load",
     "Messages",
-    "check_order",
+    "Steady",
     "measure_workers",
     "profile_worker",
+    "runtimes_of",
+    "scenes_of",
     "try_concurrencies",
 ]
 
 Say = Callable[[str], None]
-Message = tuple[float, int, int]
-"""When, of which group, and its number in the group."""
 
 FIGURE = "handled"
+PUBLISHED = "published in batches"
 ONE_WORKER = "one worker"
 MANY_WORKERS = "four workers"
+SINGLES = "groups of one"
 FEW_GROUPS = "few groups"
-WORKERS = 4
-
-CONCURRENCY = {
-    OURS: {"memory": 256, "sqlite": 256, "postgres": 256, "redis": 256},
-    PEER: {"memory": 64, "sqlite": 16, "postgres": 16, "redis": 64},
-}
-"""How many groups at once: by contender and backend what ``python -m benchmarks workers --trial`` found best."""
+PAUSES = "handlers that take time"
+SCENES = (ONE_WORKER, MANY_WORKERS, SINGLES, FEW_GROUPS, PAUSES)
+TROUBLE = (RuntimeError, OSError, LookupError, ValueError)
+"""What a peer's failure raises here: it is told, and the run goes on without that figure."""
 TRIED = (16, 64, 256, 1_000)
-
-
-@dataclass(frozen=True)
-class Load:
-    """A backlog."""
-
-    groups: int
-    each: int
-    """Messages in each group."""
-
-    @property
-    def messages(self) -> int:
-        return self.groups * self.each
 
 
 @dataclass(frozen=True)
@@ -70,24 +61,26 @@ class Messages:
 
     many: Load
     few: Load
-    few_for_peer: Load
-    many_for_peer: Mapping[str, int]
-    """By backend, how many messages each of the many groups has for the peer: it would take minutes for all."""
+    singles: Load
+    paused: Load
+    """For handlers that take time."""
     delays: int
     """How many messages are published one by one, in every round."""
     pause_s: float
     """And how long the pauses between them are, in the mean."""
+    handler_ms: float
+    """How long the handlers take that take time."""
+    steady_s: float
+    """For how long messages flow at half of what a worker can do."""
+    peer_s: float
+    """How long a round of a peer is to take at most; a peer that is slower has fewer messages."""
 
-    def load(self, contender: Contender, scene: str) -> Load:
-        ours = contender.role == "ours"
-        if scene == FEW_GROUPS:
-            return self.few if ours else self.few_for_peer
-        return self.many if ours else Load(self.many.groups, self.many_for_peer[contender.backend])
+    def load(self, scene: str) -> Load:
+        return {FEW_GROUPS: self.few, SINGLES: self.singles, PAUSES: self.paused}.get(scene, self.many)
 
-    def cell(self, contender: str, backend: str, scene: str) -> Cell:
+    def cell(self, contender: str, backend: str, scene: str, figure: str = FIGURE) -> Cell:
         """Return where rates are found."""
-        groups = self.few.groups if scene == FEW_GROUPS else self.many.groups
-        return Cell(contender, backend, scene, FIGURE, groups)
+        return Cell(contender, backend, scene, figure, self.load(scene).groups)
 
 
 @dataclass(frozen=True)
@@ -99,6 +92,20 @@ class Handling:
 
 
 @dataclass
+class Steady:
+    """What a worker made of a flow of half of what it can do, round by round."""
+
+    wanted: int
+    """Messages a second."""
+    offered: list[float] = field(default_factory=list)
+    """Messages a second that were published indeed."""
+    median_s: list[float] = field(default_factory=list)
+    tail_s: list[float] = field(default_factory=list)
+    """Which one in a hundred exceeds."""
+    messages: int = 0
+
+
+@dataclass
 class Handled:
     """What was found besides the rates, which are among the others'."""
 
@@ -107,10 +114,22 @@ class Handled:
     """Round by round, the longest time between two messages that were handled one after the other."""
     delays_s: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     """By contender and backend: from when a publish returned to when the handler began."""
+    loads: dict[Cell, Load] = field(default_factory=dict)
+    """What a round had."""
+    broken: dict[Cell, Broken] = field(default_factory=dict)
+    failed: dict[Cell, str] = field(default_factory=dict)
+    """What could not be done, and what was said of it."""
+    steady: dict[tuple[str, str], Steady] = field(default_factory=dict)
 
 
-class OutOfOrder(Exception):
-    """A group's messages were not handled each once and in order."""
+def runtimes_of(backend: str) -> list[Contender]:
+    """Return the contenders of a backend that have a worker."""
+    return [each for each in (*CONTENDERS, *PEERS) if each.backend == backend and each.role != "limit"]
+
+
+def scenes_of(backend: str) -> tuple[str, ...]:
+    """Return what can be done on a backend: memory is a single process's."""
+    return tuple(scene for scene in SCENES if backend != "memory" or scene != MANY_WORKERS)
 
 
 def measure_workers(
@@ -123,32 +142,34 @@ def measure_workers(
 ) -> None:
     """Measure the worker runtimes on a backend: a round of every one, then the next round of every one."""
     with ExitStack() as stack:
-        crews = [
-            stack.enter_context(_crew(contender, handled.handling.messages, folders, server, say))
-            for contender in _contenders(backend, results)
-        ]
-        for number in range(-1, handled.handling.rounds):
-            what = "warm-up" if number < 0 else f"round {number + 1} of {handled.handling.rounds}"
-            say(f"{backend}, from publish to handled: {what}")
-            for crew in crews:
-                if number < 0:
-                    crew.warm_up()
-                else:
-                    crew.take_round(handled, results)
+        crews = list(_crews(backend, handled, folders, results, say, server, stack))
+        limits = list(limits_of(backend, folders, server, stack, say))
         for crew in crews:
-            if crew.contender.role == "ours":
+            say(f"{backend}: {crew.contender.name} warms up")
+            _warm_up(crew, handled)
+        for number in range(handled.handling.rounds):
+            say(f"{backend}, from publish to handled: round {number + 1} of {handled.handling.rounds}")
+            for scene in scenes_of(backend):
+                _take_rounds(backend, scene, crews, limits, handled, results)
+            for crew in crews:
+                _take_delays(crew, handled)
+        for number in range(handled.handling.rounds if backend != "memory" else 0):
+            say(f"{backend}, at half of the capacity: round {number + 1} of {handled.handling.rounds}")
+            for crew in crews:
+                _take_flow(crew, handled, results)
+        for crew in crews:
+            if crew.is_ours:
                 say(f"{backend}: a profile of the worker")
-                crew.look_closer(results)
+                _look_closer(crew, handled.handling.messages, results, has_server=server is not None)
 
 
 def profile_worker(
-    contender: Contender, load: Load, handling: Handling, folders: Folders, say: Say, server: Server | None = None
+    contender: Contender, load: Load, folders: Folders, say: Say, server: Server | None = None
 ) -> dict[str, list[dict[str, Any]]]:
     """Handle a load once, and then once under cProfile; return by figure what had the time."""
-    messages = replace(handling.messages, many=load)
-    with _crew(contender, messages, folders, server, say) as crew:
-        crew.work(ONE_WORKER)
-        found = crew.work(ONE_WORKER, profile=True).profile
+    with crew_of(contender, load.groups, folders, server, say) as crew:
+        crew.drain(load.sizes)
+        found = crew.drain(load.sizes, profile=True).profile
         assert found is not None
         return {FIGURE: found}
 
@@ -157,198 +178,182 @@ def try_concurrencies(
     backend: str, handling: Handling, folders: Folders, results: Results, say: Say, server: Server | None = None
 ) -> Iterator[tuple[str, str, int, float]]:
     """Handle each load once at several concurrencies; yield contender, load, concurrency and messages a second."""
-    for contender in _contenders(backend, results):
-        with _crew(contender, handling.messages, folders, server, say) as crew:
-            crew.warm_up()
+    handled = Handled(handling)
+    for contender in runtimes_of(backend):
+        if contender.unable or contender.key in results.missing:
+            continue
+        with crew_of(contender, handling.messages.singles.groups, folders, server, say) as crew:
+            _warm_up(crew, handled)
             for scene in (ONE_WORKER, FEW_GROUPS):
+                cell = handling.messages.cell(contender.name, backend, scene)
                 for concurrency in TRIED:
                     crew.concurrency = concurrency
-                    yield contender.name, scene, concurrency, crew.work(scene).rate
+                    yield contender.name, scene, concurrency, crew.drain(handled.loads[cell].sizes).rate
 
 
-def _contenders(backend: str, results: Results) -> list[Contender]:
-    return [
-        each
-        for each in CONTENDERS
-        if each.backend == backend and each.role != "limit" and each.key not in results.missing
-    ]
+def _crews(
+    backend: str,
+    handled: Handled,
+    folders: Folders,
+    results: Results,
+    say: Say,
+    server: Server | None,
+    stack: ExitStack,
+) -> Iterator[Crew]:
+    messages = handled.handling.messages
+    groups = max(messages.load(scene).groups for scene in SCENES)
+    for contender in runtimes_of(backend):
+        if contender.unable or contender.key in results.missing:
+            continue
+        try:
+            yield stack.enter_context(crew_of(contender, groups, folders, server, say))
+        except TROUBLE as error:
+            if contender.role == "ours":
+                raise
+            results.missing[contender.key] = _last_line(error)
 
 
-@dataclass(frozen=True)
-class _Work:
-    """What a load took."""
-
-    messages: int
-    seconds: float
-    gap_s: float
-    client_s: float
-    server_s: float = 0.0
-    profile: list[dict[str, Any]] | None = None
-
-    @property
-    def rate(self) -> float:
-        return self.messages / self.seconds
-
-
-class _Crew:
-    """The processes of one contender on one queue; one of them works, or all do."""
-
-    def __init__(
-        self,
-        contender: Contender,
-        messages: Messages,
-        processes: Sequence[Process],
-        place: str,
-        tally: Path,
-        server: Server | None,
-    ) -> None:
-        self.contender = contender
-        self.concurrency = CONCURRENCY[contender.name][contender.backend]
-        self._messages = messages
-        self._processes = processes
-        self._place = place
-        self._tally = tally
-        self._server = server
-
-    def warm_up(self) -> None:
-        for process in self._processes:
-            process.ask("backlog", groups=self._messages.few.groups, each=2)
-            self._handle([process], Load(self._messages.few.groups, 2))
-
-    def take_round(self, handled: Handled, results: Results) -> None:
-        for scene in (ONE_WORKER, MANY_WORKERS, FEW_GROUPS):
-            if scene == MANY_WORKERS and len(self._processes) == 1:
-                continue
-            found = self.work(scene)
-            cell = self._messages.cell(self.contender.name, self.contender.backend, scene)
-            results.rates.setdefault(cell, []).append(found.rate)
-            results.client_s.setdefault(cell, []).append(found.client_s / found.messages)
-            results.counts[cell] = found.messages
-            handled.gaps_s.setdefault(cell, []).append(found.gap_s)
-        key = (self.contender.name, self.contender.backend)
-        handled.delays_s.setdefault(key, []).extend(self._delays())
-
-    def work(self, scene: str, *, profile: bool = False) -> _Work:
-        """Publish a load, and handle it."""
-        load = self._messages.load(self.contender, scene)
-        self._processes[0].ask("backlog", groups=load.groups, each=load.each)
-        before_s = 0.0
-        if self._server is not None:
-            self._server.settle(self._place)
-            before_s = self._server.busy_s(self._place)
-        working = self._processes if scene == MANY_WORKERS else self._processes[:1]
-        found = self._handle(working, load, profile=profile)
-        if self._server is not None:
-            found = replace(found, server_s=self._server.busy_s(self._place) - before_s)
-        left = self._processes[0].ask("waiting")["messages"]
-        if left:
-            raise OutOfOrder(f"{self.contender.key}: {left} messages are left of those that were handled.")
-        return found
-
-    def look_closer(self, results: Results) -> None:
-        """See where the time goes with one worker."""
-        backend = self.contender.backend
-        cell = self._messages.cell(self.contender.name, backend, ONE_WORKER)
-        if self._server is not None:
-            found = self.work(ONE_WORKER)
-            results.server_s[cell] = found.server_s / found.messages
-        profile = self.work(ONE_WORKER, profile=True).profile
-        assert profile is not None
-        results.profiles[backend, ONE_WORKER] = {FIGURE: profile}
-
-    def _handle(self, processes: Sequence[Process], load: Load, *, profile: bool = False) -> _Work:
-        self._new_tally()
-        common = {"count": load.messages, "tally": self._tally, "concurrency": self.concurrency}
-        for slot, process in enumerate(processes):
-            process.tell("handle", slot=slot, profile=profile, **common)
-        answers = [process.answer() for process in processes]
-        seen = sorted(message for answer in answers for message in _messages(answer["seen"]))
-        check_order(self.contender.key, seen, load)
-        began = min(answer["began"] for answer in answers)
-        return _Work(
-            messages=len(seen),
-            seconds=seen[-1][0] - began,
-            gap_s=max(later[0] - earlier[0] for earlier, later in pairwise(seen)),
-            client_s=sum(answer["client_s"] for answer in answers),
-            profile=answers[0].get("profile"),
-        )
-
-    def _delays(self) -> list[float]:
-        groups, count = self._messages.few.groups, self._messages.delays
-        self._new_tally()
-        how = {"groups": groups, "count": count, "pause_s": self._messages.pause_s}
-        work = {"tally": self._tally, "concurrency": self.concurrency}
-        if len(self._processes) == 1:
-            both = self._processes[0].ask("handle_trickle", **how, **work)
-            handled, published = both["handled"], both["published"]
-        else:
-            worker_, publisher = self._processes[:2]
-            worker_.tell("handle", count=count, slot=0, **work)
-            published = publisher.ask("trickle", **how)
-            handled = worker_.answer()
-        seen = sorted(_messages(handled["seen"]))
-        sent = _messages(published["published"])
-        check_order(self.contender.key, seen, Counter(group for _, group, _ in sent))
-        began = {(group, number): when for when, group, number in seen}
-        # A handler may begin while the publisher's process is still to learn that its publish is done.
-        return [max(0.0, began[group, number] - when) for when, group, number in sent]
-
-    def _new_tally(self) -> None:
-        self._tally.write_bytes(bytes(SLOT_BYTES * len(self._processes)))
+def _warm_up(crew: Crew, handled: Handled) -> None:
+    """Find how many messages a round has; every process handles some."""
+    messages = handled.handling.messages
+    for scene in scenes_of(crew.contender.backend):
+        cell = messages.cell(crew.contender.name, crew.contender.backend, scene)
+        full = messages.load(scene)
+        if crew.is_ours:
+            handled.loads[cell] = full
+            continue
+        try:
+            handled.loads[cell] = _fitting(crew, scene, full, messages)
+        except TROUBLE as error:
+            _give_up(crew, cell, handled, error)
+    if crew.is_ours:
+        crew.drain(Load(messages.few.groups, 2 * crew.size).sizes, crew.size)
 
 
-@contextmanager
-def _crew(
-    contender: Contender, messages: Messages, folders: Folders, server: Server | None, say: Say
-) -> Iterator[_Crew]:
-    say(f"{contender.backend}: {contender.name} sets up its workers")
-    if server is not None:
-        place = server.place()
-    else:
-        folder = folders.data / f"{contender.key}-workers"
-        folder.mkdir(exist_ok=True)
-        place = str(folder)
-    with ExitStack() as stack:
-        processes = [
-            stack.enter_context(worker(contender, folders.cache, module="benchmarks.handler"))
-            for _ in range(1 if contender.backend == "memory" else WORKERS)
-        ]
-        for process in processes:
-            process.ask("open", place=place)
-        processes[0].ask("prepare", groups=max(messages.many.groups, messages.few.groups))
-        yield _Crew(contender, messages, processes, place, folders.scratch / f"{contender.key}.tally", server)
-        for process in processes:
-            process.ask("close")
+def _fitting(crew: Crew, scene: str, full: Load, messages: Messages) -> Load:
+    """Find the largest part of a load that a peer handles in the time that it has."""
+    load = _part(crew, scene, full, 1)
+    while True:
+        found = _drain(crew, scene, load, messages)
+        # The first messages are the slowest, so a peer that could nearly do them all has them all.
+        fitting = _part(crew, scene, full, int(2 * found.rate * messages.peer_s))
+        if fitting.messages == full.messages:
+            return fitting
+        if found.seconds > messages.peer_s / 3 or fitting.messages <= load.messages:
+            return _part(crew, scene, full, int(found.rate * messages.peer_s))
+        load = _part(crew, scene, full, min(fitting.messages, 5 * load.messages))
 
 
-def check_order(key: str, seen: Sequence[Message], load: Load | Mapping[int, int]) -> None:
-    """See that every message was handled once, and those of a group in order.
-
-    Parameters
-    ----------
-    key : str
-        Whose they are.
-    seen : sequence of (float, int, int)
-        Ordered by time.
-    load : Load or mapping
-        How many messages there were in each group.
-
-    Raises
-    ------
-    OutOfOrder
-    """
-    next_of: Counter[int] = Counter()
-    for _, group, number in seen:
-        if number != next_of[group]:
-            raise OutOfOrder(f"{key}: of group {group} message {number} came where {next_of[group]} was to come.")
-        next_of[group] += 1
-    wanted = dict.fromkeys(range(load.groups), load.each) if isinstance(load, Load) else load
-    for group, each in wanted.items():
-        if next_of[group] != each:
-            raise OutOfOrder(f"{key}: of group {group} {next_of[group]} of {each} messages were handled.")
-    if len(next_of) != len(wanted):
-        raise OutOfOrder(f"{key}: messages came of {len(next_of)} groups; there are {len(wanted)}.")
+def _part(crew: Crew, scene: str, full: Load, messages: int) -> Load:
+    """Return a load of about so many messages: less to a group, or where a group has one, fewer groups."""
+    groups = min(full.groups, crew.most_groups)
+    if scene == SINGLES:
+        return Load(max(min(groups, messages), min(groups, 100)), 1)
+    return Load(groups, max(1, min(full.each, messages // groups)))
 
 
-def _messages(listed: Sequence[Sequence[Any]]) -> list[Message]:
-    return [(when, group, number) for when, group, number in listed]
+def _take_rounds(
+    backend: str, scene: str, crews: Sequence[Crew], limits: Sequence[Limit], handled: Handled, results: Results
+) -> None:
+    """Take a round of every one that there is."""
+    messages = handled.handling.messages
+    for crew in crews:
+        _take_round(crew, scene, handled, results)
+    for limit in limits:
+        if scene in (MANY_WORKERS if limit.is_server_alone else ONE_WORKER, SINGLES):
+            cell = messages.cell(limit.name, backend, scene)
+            results.rates.setdefault(cell, []).append(limit.drain(messages.load(scene)))
+
+
+def _take_round(crew: Crew, scene: str, handled: Handled, results: Results) -> None:
+    messages = handled.handling.messages
+    name, backend = crew.contender.name, crew.contender.backend
+    cell = messages.cell(name, backend, scene)
+    if cell in handled.failed:
+        return
+    try:
+        found = _drain(crew, scene, handled.loads[cell], messages)
+    except TROUBLE as error:
+        _give_up(crew, cell, handled, error)
+        return
+    results.rates.setdefault(cell, []).append(found.rate)
+    results.rates.setdefault(replace(cell, figure=PUBLISHED), []).append(found.published_rate)
+    results.client_s.setdefault(cell, []).append(found.client_s / found.messages)
+    results.counts[cell] = found.messages
+    handled.gaps_s.setdefault(cell, []).append(found.gap_s)
+    handled.broken[cell] = handled.broken.get(cell, Broken()) + found.broken
+
+
+def _drain(crew: Crew, scene: str, load: Load, messages: Messages) -> Work:
+    workers = WORKERS if scene in (MANY_WORKERS, PAUSES) else 1
+    return crew.drain(load.sizes, workers, pause_ms=messages.handler_ms if scene == PAUSES else 0.0)
+
+
+def _take_delays(crew: Crew, handled: Handled) -> None:
+    messages, key = handled.handling.messages, (crew.contender.name, crew.contender.backend)
+    cell = messages.cell(*key, "delays")
+    if cell in handled.failed:
+        return
+    try:
+        found = crew.trickle(messages.few.groups, messages.delays, messages.pause_s)
+    except TROUBLE as error:
+        _give_up(crew, cell, handled, error)
+        return
+    handled.delays_s.setdefault(key, []).extend(found.delays_s)
+
+
+def _take_flow(crew: Crew, handled: Handled, results: Results) -> None:
+    """Let messages flow at half of what a worker was found to do with a backlog."""
+    messages, key = handled.handling.messages, (crew.contender.name, crew.contender.backend)
+    cell = messages.cell(*key, "steady")
+    rates = results.rates.get(messages.cell(*key, ONE_WORKER))
+    if cell in handled.failed or not rates:
+        return
+    steady = handled.steady.setdefault(key, Steady(_half_of(median(rates))))
+    groups = min(messages.many.groups, crew.most_groups)
+    try:
+        found = crew.flow(groups, steady.wanted, messages.steady_s)
+    except TROUBLE as error:
+        _give_up(crew, cell, handled, error)
+        return
+    steady.offered.append(found.offered)
+    steady.median_s.append(median(found.delays_s))
+    steady.tail_s.append(_tail(found.delays_s))
+    steady.messages = len(found.delays_s)
+    handled.broken[cell] = handled.broken.get(cell, Broken()) + found.broken
+
+
+def _tail(delays_s: Sequence[float]) -> float:
+    """Return what one in a hundred exceeds; where there is only one, that."""
+    return quantiles(delays_s, n=100, method="inclusive")[-1] if len(delays_s) > 1 else max(delays_s)
+
+
+def _half_of(rate: float) -> int:
+    """Return about half, such that a tick of 10 ms has a whole number of messages where there are many."""
+    half = rate / 2
+    return round(half / 100) * 100 if half >= 500 else max(10, round(half / 10) * 10)
+
+
+def _give_up(crew: Crew, cell: Cell, handled: Handled, error: Exception) -> None:
+    """Write down what a peer could not do, and give it new processes for the rest; our own must do it."""
+    if crew.is_ours:
+        raise error
+    handled.failed[cell] = _last_line(error)
+    crew.abandon()
+    with suppress(*TROUBLE):  # then it can do none of the rest either
+        crew.open()
+
+
+def _look_closer(crew: Crew, messages: Messages, results: Results, *, has_server: bool) -> None:
+    """See where the time goes with one worker."""
+    cell = messages.cell(OURS, crew.contender.backend, ONE_WORKER)
+    if has_server:
+        found = crew.drain(messages.many.sizes)
+        results.server_s[cell] = found.server_s / found.messages
+    profile = crew.drain(messages.many.sizes, profile=True).profile
+    assert profile is not None
+    results.profiles[crew.contender.backend, ONE_WORKER] = {FIGURE: profile}
+
+
+def _last_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()

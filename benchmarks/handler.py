@@ -13,7 +13,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,10 @@ __all__ = ["SLOT_BYTES"]
 SLOT_BYTES = 8
 LOOK_S = 0.01
 """How often is looked whether all was handled; nothing is timed by it."""
-STUCK_S = float(os.environ.get("HAREL_BENCH_STUCK_S") or 120.0)
+TICK_S = 0.01
+"""How often a flow publishes what has come due."""
+BEFORE_FLOW_S = 0.3
+STUCK_S = float(os.environ.get("HAREL_BENCH_STUCK_S") or 60.0)
 """After so long without a message there will be none."""
 
 
@@ -45,24 +48,34 @@ class Handler:
         self._runner.run(self._runtime.prepare(groups))
         return {}
 
-    def backlog(self, groups: int, each: int) -> dict[str, Any]:
-        self._runner.run(self._runtime.backlog(groups, each))
+    def backlog(self, groups: int = 0, each: int = 0, sizes: Sequence[int] | None = None) -> dict[str, Any]:
+        """Publish to so many groups so many messages each, or to each group its size."""
+        self._runner.run(self._runtime.backlog(groups, each, sizes))
         return {}
 
     def waiting(self) -> dict[str, Any]:
         return {"messages": self._runner.run(self._runtime.waiting())}
 
-    def handle(self, count: int, tally: str, slot: int, concurrency: int, *, profile: bool = False) -> dict[str, Any]:
-        """Work until all processes together have handled so many messages.
+    def handle(
+        self, count: int, tally: str, slot: int, concurrency: int, *, pause_ms: float = 0.0, profile: bool = False
+    ) -> dict[str, Any]:
+        """Work until all processes together have handled so many messages, with a handler that sleeps so long.
 
         Returns when it began, the seconds of a processor that it had, and of every message the time, its group and its
-        number; times are those of a clock that all processes of the machine share.
+        number, and if the handler sleeps when it ended; times are those of a clock that all processes of the machine
+        share.
         """
-        return self._runner.run(self._handle(count, tally, slot, concurrency, profile=profile))
+        if pause_ms and not self._runtime.pauses:
+            raise NotImplementedError("Its handlers cannot await anything.")
+        return self._runner.run(self._handle(count, tally, slot, concurrency, pause_ms=pause_ms, profile=profile))
 
     def trickle(self, groups: int, count: int, pause_s: float) -> dict[str, Any]:
         """Publish one by one with pauses; return when each publish had returned, with its group and number."""
         return self._runner.run(self._trickle(groups, count, pause_s))
+
+    def flow(self, groups: int, rate: float, seconds: float) -> dict[str, Any]:
+        """Publish so many messages a second, to the groups in turn and in batches; return what ``trickle`` does."""
+        return self._runner.run(self._flow(groups, rate, seconds))
 
     def handle_trickle(
         self, groups: int, count: int, pause_s: float, tally: str, concurrency: int
@@ -83,9 +96,9 @@ class Handler:
         return {}
 
     async def _handle(
-        self, count: int, tally: str, slot: int, concurrency: int, *, profile: bool = False
+        self, count: int, tally: str, slot: int, concurrency: int, *, pause_ms: float = 0.0, profile: bool = False
     ) -> dict[str, Any]:
-        seen: list[tuple[float, int, int]] = []
+        seen: list[Sequence[float]] = []
         enough = asyncio.Event()
         profiler = cProfile.Profile()
         with _shared(tally) as slots:
@@ -94,19 +107,30 @@ class Handler:
                 seen.append((now(), group, number))
                 slots[slot] = len(seen)
 
+            async def sleep(began: float, group: int, number: int) -> None:
+                await asyncio.sleep(pause_ms / 1e3)
+                seen.append((began, group, number, time.perf_counter()))
+                slots[slot] = len(seen)
+
+            def begin(group: int, number: int) -> Coroutine[Any, Any, None]:
+                return sleep(time.perf_counter(), group, number)
+
             looking = asyncio.create_task(_look(slots, count, enough))
             gc.collect()
             if profile:
                 profiler.enable()
+            self._runtime.up_at = None
             busy_s, began = time.process_time(), time.perf_counter()
             try:
-                await self._runtime.work(handle, enough, concurrency)
+                await self._runtime.work(begin if pause_ms else handle, enough, concurrency)
             finally:
                 busy_s = time.process_time() - busy_s
                 profiler.disable()
                 looking.cancel()
             if not looking.cancelled() and looking.done():
                 looking.result()
+        if self._runtime.up_at is not None:  # that it starts is not its work
+            began = min([self._runtime.up_at, *(message[0] for message in seen[:1])])
         found = {"began": began, "client_s": busy_s, "seen": seen}
         return found | {"profile": ranked(profiler)} if profile else found
 
@@ -118,6 +142,24 @@ class Handler:
             group, number_in_group = number % groups, number // groups
             await self._runtime.publish(group, number_in_group)
             published.append((time.perf_counter(), group, number_in_group))
+        return {"published": published}
+
+    async def _flow(self, groups: int, rate: float, seconds: float) -> dict[str, Any]:
+        count, sent = round(rate * seconds), 0
+        published: list[tuple[float, int, int]] = []
+        await asyncio.sleep(BEFORE_FLOW_S)  # so that the worker waits
+        began = time.perf_counter()
+        ticks = 0
+        while sent < count:
+            ticks += 1
+            await asyncio.sleep(max(0.0, began + ticks * TICK_S - time.perf_counter()))
+            due = min(count, round(rate * TICK_S * ticks))
+            batch = [(number % groups, number // groups) for number in range(sent, due)]
+            if batch:
+                await self._runtime.publish_many(batch)
+                now = time.perf_counter()
+                published += [(now, group, number) for group, number in batch]
+            sent = due
         return {"published": published}
 
 

@@ -10,10 +10,10 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 from unittest.mock import patch
 
-__all__ = ["METERS", "STAND_INS", "Meter", "Trips"]
+__all__ = ["METERS", "STAND_INS", "Meter", "PostgresMeter", "Trips"]
 
 STAND_INS = ("rqlite", "mongo", "sqs")
 """Backends whose server the tests stand in for, unless they are given one."""
@@ -114,20 +114,41 @@ def _redis() -> Iterator[Meter]:
         yield meter
 
 
+class PostgresMeter(Meter):
+    """Reads what the client library writes down of each message of the protocol."""
+
+    def __init__(self, written: IO[bytes]) -> None:
+        super().__init__()
+        self._written = written
+        self._read = 0
+        self._found: list[tuple[bytes, bytes, bytes]] = []
+
+    def read(self) -> Trips:
+        """Count: what ends in Sync, or a simple Query, is a trip."""
+        sent = [name for way, _, name in self._messages() if way == b"F"]
+        simple = sent.count(b"Query")
+        return Trips(simple + sent.count(b"Sync"), simple + sent.count(b"Execute"))
+
+    def count_bytes(self) -> int:
+        """Return how many bytes went to and fro; a message's kind is one more than its length says."""
+        return sum(int(length) + 1 for _, length, _ in self._messages())
+
+    def _messages(self) -> list[tuple[bytes, bytes, bytes]]:
+        """Return each message's direction, length and name."""
+        self._written.seek(self._read)
+        new = self._written.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self._read += len(whole)
+        self._found += re.findall(rb"^([FB])\t(\d+)\t(\w+)", whole, flags=re.MULTILINE)
+        return self._found
+
+
 @contextmanager
 def _postgres() -> Iterator[Meter]:
-    """The client library writes down each message of the protocol: what ends in Sync, or a simple Query, is a trip."""
     import psycopg
     from psycopg.pq import Trace
 
     with tempfile.TemporaryFile() as written:
-
-        class Traced(Meter):
-            def read(self) -> Trips:
-                written.seek(0)
-                sent = re.findall(rb"^F\t\d+\t(\w+)", written.read(), flags=re.MULTILINE)
-                simple = sent.count(b"Query")
-                return Trips(simple + sent.count(b"Sync"), simple + sent.count(b"Execute"))
 
         def trace(connection: Any) -> Any:
             connection.pgconn.trace(written.fileno())
@@ -144,7 +165,7 @@ def _postgres() -> Iterator[Meter]:
             patch.object(psycopg.Connection, "connect", lambda *args, **options: trace(connect(*args, **options))),
             patch.object(psycopg.AsyncConnection, "connect", traced),
         ):
-            yield Traced()
+            yield PostgresMeter(written)
 
 
 @contextmanager

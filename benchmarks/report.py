@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.contenders import BARE, CONTENDERS, OURS, PEER, Contender
+from benchmarks.report_beside import backlogs, beside, differences, flooded, limits_about, steady, worse
 from benchmarks.report_workers import how_workers, round_trips, worker_bound, workers
 from benchmarks.results import Cell, Results, Spread
-from benchmarks.rounds import Effort, Scene, depth
+from benchmarks.rounds import DEEP_GROUPS, Effort, Scene
 from benchmarks.snapshot import Beside, Times
 from benchmarks.syncs import Syncs
 from benchmarks.tables import label, shares, table, with_ends
@@ -33,6 +34,8 @@ class Run:
     measured: Measured
     syncs: dict[str, Syncs]
     verdicts: Sequence[Verdict]
+    plots: Sequence[str] = ()
+    """The names of their files."""
 
     @property
     def results(self) -> Results:
@@ -45,32 +48,52 @@ class Run:
 
 
 def page(run: Run) -> str:
+    handled, results = run.measured.handled, run.results
     parts = [
         "# What harel costs",
         f"Written by `{run.command}` on {run.date}, in {run.seconds / 60:.1f} minutes.",
-        "\n".join(f"- {name}: {value}" for name, value in (*run.machine, *run.results.servers.items(), *_disk(run))),
-        "## Targets",
         "**A quick run**: it shows that all of this works; its rounds are too short to judge by." if run.quick else "",
+        "\n".join(f"- {name}: {value}" for name, value in (*run.machine, *results.servers.items(), *_disk(run))),
+        *(beside(run.backends, handled, results, run.plots) if handled is not None else []),
+        "## Targets",
         _targets(run.verdicts),
+        *worse(run.backends, handled, results, run.measured.flooded),
+        *backlogs(run.measured.drained),
+        *(steady(run.backends, handled) if handled is not None else []),
+        *_costs(run),
+        *flooded(run.measured.flooded, run.effort.flood),
         *(part for backend in run.measured.backends for part in _backend(run, backend)),
         *_old_snapshot(run),
         *round_trips(run.measured.counted),
         *_memory(run),
         *_measured(run),
+        *(differences(run.backends) if handled is not None else []),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _costs(run: Run) -> list[str]:
+    """Show how costs do not grow; the figures are in the tables of each backend."""
+    shown = [
+        f"![{about}](plots/{name})"
+        for name, about in (("groups.svg", "A claim's cost by groups"), ("depth.svg", "A message's cost by backlog"))
+        if name in run.plots
+    ]
+    return ["## What a claim costs where groups are many, and messages deep", *shown] if shown else []
 
 
 def _measured(run: Run) -> list[str]:
     if not run.backends:
         return []
     bounds = _bounds(run)
+    how = [
+        *([_how(run)] if run.measured.rates else []),
+        *([how_workers(run.measured.handled), limits_about(run.backends)] if run.measured.handled is not None else []),
+    ]
     return [
         *(["## What is durable", _durable(run)] if run.measured.rates else []),
         *(["## What bounds it", *bounds] if bounds else []),
-        "## How it was measured",
-        *([_how(run)] if run.measured.rates else []),
-        *([how_workers(run.measured.handled)] if run.measured.handled is not None else []),
+        *(["## How it was measured", *how] if how else []),
     ]
 
 
@@ -112,11 +135,13 @@ def _scene(run: Run, backend: str, scene: Scene) -> list[str]:
     contenders = [
         each for each in CONTENDERS if each.backend == backend and (each.role == "ours" or not scene.ours_only)
     ]
-    sizes = [f"{groups:,} groups" for groups in scene.sizes]
+    sizes = [f"{size:,} in each of {DEEP_GROUPS} groups" if scene.deep else f"{size:,} groups" for size in scene.sizes]
     for figure in scene.figures:
         rows = [_row(run, scene, each, workload, figure) for each in contenders for workload in scene.workloads]
         parts.append(table((figure, *sizes), rows))
-    waiting = [f"{groups * depth(groups, scene.most):,}" for groups in scene.sizes]
+    if scene.ours_only:
+        return parts
+    waiting = [f"{scene.filled(size)[1]:,}" for size in scene.sizes]
     counts = [("in the queue", *waiting), *_counts(run, scene, contenders)]
     parts.append(table(("Messages, and how many of them a round claims", *sizes), counts))
     return parts

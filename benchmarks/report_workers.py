@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median, quantiles
 
-from benchmarks.contenders import CONTENDERS, OURS, Contender
-from benchmarks.handled import (
-    CONCURRENCY,
-    FEW_GROUPS,
-    FIGURE,
-    MANY_WORKERS,
-    ONE_WORKER,
-    WORKERS,
-    Handled,
-    Load,
-    Messages,
-)
+from benchmarks.contenders import OURS, Contender
+from benchmarks.crews import CONCURRENCY, Load
+from benchmarks.handled import FIGURE, ONE_WORKER, Handled, runtimes_of, scenes_of
 from benchmarks.meters import STAND_INS
-from benchmarks.results import Results, Spread
+from benchmarks.report_beside import order_of, scene_name
+from benchmarks.results import Cell, Results, Spread
 from benchmarks.roundtrips import OPERATIONS, Counted
 from benchmarks.runtimes import VISIBILITY_S
 from benchmarks.tables import label, shares, table, with_ends
@@ -29,28 +21,23 @@ __all__ = ["how_workers", "round_trips", "worker_bound", "workers"]
 def workers(backend: str, handled: Handled, results: Results) -> list[str]:
     """Write what the runtimes did on a backend."""
     messages = handled.handling.messages
-    scenes = (ONE_WORKER, FEW_GROUPS) if backend == "memory" else (ONE_WORKER, MANY_WORKERS, FEW_GROUPS)
-    contenders = [each for each in CONTENDERS if each.backend == backend and each.role != "limit"]
-    columns = [_column(scene, messages) for scene in scenes]
+    scenes = scenes_of(backend)
+    columns = [scene_name(scene, messages) for scene in scenes]
     rates, gaps, delays, counts = [], [], [], []
-    for each in contenders:
+    for each in runtimes_of(backend):
         name = _named(each)
-        if each.key in results.missing:
-            rates.append((name, *["not installed"] * len(scenes)))
+        if each.unable or each.key in results.missing:
+            rates.append((name, *["cannot" if each.unable else "not installed"] * len(scenes), ""))
             continue
         cells = [messages.cell(each.name, backend, scene) for scene in scenes]
-        rates.append((name, *(with_ends(results.spread(cell)) for cell in cells)))
+        rates.append((name, *(_rate(cell, handled, results) for cell in cells), order_of(each, handled)))
         gaps.append((name, *(with_ends(_spread(handled.gaps_s.get(cell)), 1e3) for cell in cells)))
-        counts.append((name, *(_count(messages.load(each, scene)) for scene in scenes)))
+        counts.append((name, *(_count(handled.loads.get(cell)) for cell in cells)))
         delays.append((name, *_delays(handled.delays_s.get((each.name, backend), ()))))
-    about = (
-        f"The middle of {handled.handling.rounds} rounds, and the least and the most. A backlog was published before. "
-        "In every round each message was handled once, and each group's in order."
-    )
     return [
         f"## {backend}: from publish to handled",
-        about,
-        table(("handled a second", *columns), rates),
+        f"The middle of {handled.handling.rounds} rounds, and the least and the most. A backlog was published before.",
+        table(("handled a second", *columns, "order, exclusivity"), rates),
         table(("longest without a message, ms", *columns), gaps),
         table(("One by one to a worker that waits: publish returned to handler begun, ms", *_DELAYS), delays),
         table(("Messages in a round", *columns), counts),
@@ -60,22 +47,22 @@ def workers(backend: str, handled: Handled, results: Results) -> list[str]:
 _DELAYS = ("median", "99 of 100 within", "most", "messages")
 
 
-def _column(scene: str, messages: Messages) -> str:
-    groups = messages.few.groups if scene == FEW_GROUPS else messages.many.groups
-    who = f"{WORKERS} processes" if scene == MANY_WORKERS else "one process"
-    return f"{who}, {groups:,} groups"
+def _rate(cell: Cell, handled: Handled, results: Results) -> str:
+    failed = handled.failed.get(cell)
+    return f"cannot: {failed}" if failed else with_ends(results.spread(cell))
 
 
 def _named(contender: Contender) -> str:
-    return f"{label(contender)}, {CONCURRENCY[contender.name][contender.backend]} at once"
+    at_once = contender.concurrency or CONCURRENCY.get(contender.name, {}).get(contender.backend)
+    return f"{label(contender)}, {at_once} at once" if at_once else label(contender)
 
 
 def _spread(values: Sequence[float] | None) -> Spread | None:
     return Spread.of(values) if values else None
 
 
-def _count(load: Load) -> str:
-    return f"{load.messages:,}, {load.each:,} a group"
+def _count(load: Load | None) -> str:
+    return "-" if load is None else f"{load.messages:,}, {load.each:,} a group"
 
 
 def _delays(seconds: Sequence[float]) -> tuple[str, ...]:
@@ -115,28 +102,22 @@ def _place(row: dict[str, object]) -> str:
 def how_workers(handled: Handled) -> str:
     """Say how it was measured."""
     messages = handled.handling.messages
-    depths = ", ".join(
-        f"{each} in {backend}" for backend, each in messages.many_for_peer.items() if each != messages.many.each
-    )
     return (
         f"From publish to handled: a backlog is published, to every group one message and then the next; then the "
         f"clock starts and the workers run, with an async handler that notes the time and the message, and a lease of "
         f"{VISIBILITY_S:g} s; it ends when the last handler begins. Afterwards it is seen that each message was "
-        "handled once, that each group's came in order, and that nothing is left in the queue. The garbage collector "
-        "is on. How many groups are handled at once is for each contender and backend what a trial found best "
-        "(`python -m benchmarks workers --trial`). The peer's worker drives state machines: its groups are executions "
-        "of a machine of two states that goes from one to the other with every message, and its handler is the action "
-        "on entering; they are started before. It has a store beside its transport, in the same database or in a file "
-        "beside."
-        + (
-            f" With the full backlog its rounds would take minutes, so for it a group has fewer messages: {depths}, "
-            "and "
-            f"{messages.few_for_peer.each} where groups are few. In memory that favours it: there a claim of its takes "
-            "the longer, the more messages wait."
-            if depths
-            else ""
-        )
-        + f" One by one, {messages.delays} messages a round are published to {messages.few.groups} groups with pauses "
+        "handled once, that each group's came in order, that where handlers take time no two of a group overlapped, "
+        "and that nothing is left in the queue: harel must, or the run ends; of a peer it is told. The garbage "
+        "collector is on. How many groups are handled at once is for harel and harel 0.9.0 what a trial found best "
+        "(`python -m benchmarks workers --trial`), for the others what whoever set them up found best or their "
+        "documentation advises. A peer that would take longer than "
+        f"{messages.peer_s:g} s has fewer messages: fewer a group, or fewer groups where each has one. That favours "
+        "one that slows down as the backlog grows. harel 0.9.0's worker drives state machines: its groups are "
+        "executions of a machine of two states that goes from one to the other with every message, and its handler is "
+        "the action on entering; they are started before, and there are at most 2,000. It has a "
+        "store beside its transport, in the same database or in a file beside. Published in batches is what publishing "
+        "the backlog of W1 took, by the publisher's clock, with making the messages."
+        f" One by one, {messages.delays} messages a round are published to {messages.few.groups} groups with pauses "
         f"of {messages.pause_s * 1e3:g} ms in the mean, by a second process, in memory by the same; a handler that "
         "began before its publish had returned counts as 0."
     )

@@ -12,6 +12,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.contenders import CONTENDERS, OURS, Contender
+from benchmarks.drains import Draining
+from benchmarks.flood import Flood
 from benchmarks.folders import Folders
 from benchmarks.handled import Handling
 from benchmarks.processes import Process, worker
@@ -19,9 +21,11 @@ from benchmarks.results import Cell, Results
 from benchmarks.servers import Server
 from benchmarks.workloads import URGENT, WORKLOADS
 
-__all__ = ["Effort", "Scene", "Snapshot", "depth", "measure", "set_up"]
+__all__ = ["DEEP_GROUPS", "Effort", "Scene", "Snapshot", "depth", "measure", "set_up"]
 
 Say = Callable[[str], None]
+
+DEEP_GROUPS = 100
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Scene:
 
     title: str
     sizes: tuple[int, ...]
-    """Numbers of groups."""
+    """Numbers of groups; where it is deep, of messages in each of ``DEEP_GROUPS``."""
     workloads: tuple[str, ...]
     seconds: float
     """How long the claims of a round are to take."""
@@ -39,6 +43,11 @@ class Scene:
     ours_only: bool = False
     urgent: bool = False
     """Whether there are some groups of a higher priority too."""
+    deep: bool = False
+
+    def filled(self, size: int) -> tuple[int, int]:
+        """Return how many groups there are at a size, and how many messages in all."""
+        return (DEEP_GROUPS, DEEP_GROUPS * size) if self.deep else (size, size * depth(size, self.most))
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -67,13 +76,16 @@ class Effort:
     """Lines of the small and of the large file that are published."""
     snapshot: Snapshot
     handling: Handling
+    draining: Draining
+    flood: Flood
 
 
 @dataclass(frozen=True)
 class _Seat:
-    """A contender at one number of groups."""
+    """A contender at one size."""
 
     contender: Contender
+    size: int
     groups: int
     extra: int
     """Groups besides."""
@@ -126,25 +138,26 @@ def _seats(
     server: Server | None,
     stack: ExitStack,
 ) -> Iterator[_Seat]:
-    for groups in scene.sizes:
+    for size in scene.sizes:
+        groups, messages = scene.filled(size)
         for contender in CONTENDERS:
             if contender.backend != backend or contender.key in results.missing:
                 continue
             if scene.ours_only and contender.role != "ours":
                 continue
-            say(f"{backend}: {contender.name} gets {groups:,} groups")
+            say(f"{backend}: {contender.name} gets {messages:,} messages in {groups:,} groups")
             process = stack.enter_context(worker(contender, folders.cache))
             place = set_up(
                 process,
                 contender,
                 folders,
                 server,
-                name=f"{contender.key}-{groups}",
+                name=f"{contender.key}-{scene.title}-{size}".replace(" ", "-"),
                 groups=groups,
-                messages=groups * depth(groups, scene.most),
+                messages=messages,
                 urgent=URGENT * depth(URGENT, scene.most) if scene.urgent else 0,
             )
-            yield _Seat(contender, groups, URGENT if scene.urgent else 0, process, place)
+            yield _Seat(contender, size, groups, URGENT if scene.urgent else 0, process, place)
 
 
 def set_up(
@@ -166,7 +179,7 @@ def set_up(
     much = {"groups": groups, "messages": messages}
     if contender.backend == "memory":
         process.ask("open", place="")
-        process.ask("grow", **much)
+        process.ask("grow", urgent=urgent, **much)
         return ""
     if server is not None:
         place = server.place()
@@ -176,7 +189,7 @@ def set_up(
         place = str(folders.data / name)
         scratch = folders.scratch / name
         scratch.mkdir()
-        process.ask("fill", place=scratch, **much)
+        process.ask("fill", place=scratch, urgent=urgent, **much)
         shutil.copytree(scratch, place)
         shutil.rmtree(scratch)
     process.ask("open", place=place)
@@ -212,14 +225,14 @@ def _take_round(part: _Part, results: Results) -> None:
 
 def _cell(part: _Part, figure: str) -> Cell:
     contender = part.seat.contender
-    return Cell(contender.name, contender.backend, part.workload, figure, part.seat.groups)
+    return Cell(contender.name, contender.backend, part.workload, figure, part.seat.size)
 
 
 def _look_closer(parts: Sequence[_Part], scene: Scene, results: Results, server: Server | None) -> None:
     """See where the time of our own goes, at the largest size."""
     for part in parts:
         seat = part.seat
-        if seat.contender.name != OURS or seat.groups != max(scene.sizes) or scene.ours_only:
+        if seat.contender.name != OURS or seat.size != max(scene.sizes) or scene.ours_only:
             continue
         count = scene.most // 5 // 500 * 500 or part.count
         results.profiles[seat.contender.backend, part.workload] = seat.process.ask(

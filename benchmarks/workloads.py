@@ -19,6 +19,7 @@ from benchmarks.contenders import Queue
 
 __all__ = [
     "CLAIMS",
+    "DEEP",
     "FLOOR",
     "LARGE_BATCHES",
     "ONE",
@@ -29,6 +30,7 @@ __all__ = [
     "Timed",
     "Workload",
     "claim_times",
+    "drain",
     "fill",
     "in_words",
     "messages_for",
@@ -93,7 +95,9 @@ class Workload(Protocol):
 
 
 class OneByOne(Workload):
-    name = "one by one"
+    def __init__(self, name: str) -> None:
+        self.name = name
+
     figures = ("publish", "claim+ack")
     batches = MappingProxyType({"publish": 1, "claim+ack": 1})
 
@@ -187,7 +191,19 @@ def claim_times(queue: Queue, count: int, floor: int) -> tuple[list[float], list
     return seconds, groups
 
 
+def drain(queue: Queue, batch: int) -> dict[str, float]:
+    """Claim and ack so many at once until there is nothing; return how many messages that were, and the seconds."""
+    count = 0
+    with timed(queue) as section:
+        while leases := queue.claim_many(WORKER, VISIBILITY_S, batch):
+            count += len(leases)
+            if not all(queue.ack_many(leases)):
+                raise RuntimeError("A lease was lost.")
+    return {"messages": count, "seconds": section.seconds}
+
+
 ONE = "one by one"
+DEEP = "one by one, from groups of some depth"
 SMALL_BATCHES = "small batches"
 LARGE_BATCHES = "large batches"
 CLAIMS = "claims"
@@ -195,7 +211,8 @@ WITH_FLOOR = f"claims with floor {FLOOR}"
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload
     for workload in (
-        OneByOne(),
+        OneByOne(ONE),
+        OneByOne(DEEP),
         InBatches(SMALL_BATCHES, BATCH, BATCH),
         InBatches(LARGE_BATCHES, BATCH, LARGE_BATCH),
         Claims(CLAIMS, 0),

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from benchmarks.meters import METERS, Trips
 from benchmarks.report_workers import round_trips
 from benchmarks.results import Results
