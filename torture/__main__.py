@@ -64,7 +64,8 @@ def _head(folder: Path, seed: int) -> str:
 def _section(report: Report, took_s: float) -> str:
     failures = "".join(f"\n```text\n{failure}\n```\n" for failure in report.failures)
     verdict = f"**{len(report.failures)} failures**\n{failures}" if report.failures else "No failure."
-    return f"## {report.title}\n\n{report.text}\n\n{verdict} It took {took_s / 60:.1f} minutes.\n"
+    section = f"## {report.title}\n\n{report.text}\n\n{verdict} It took {took_s / 60:.1f} minutes.\n"
+    return section.encode(errors="backslashreplace").decode()  # what was tried may be no text
 
 
 def _refuse_unknown(what: str, given: list[str] | None, known: tuple[str, ...]) -> None:
