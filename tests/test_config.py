@@ -8,6 +8,7 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
@@ -261,3 +262,10 @@ def test_settings_show_no_secret(variables: dict[str, str]) -> None:
     assert "hush" in environment.url
     assert "hush" not in repr(environment)
     assert "hush" not in str(environment)
+
+
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: str(backend.name))
+def test_a_url_with_a_nul_is_refused_before_a_driver_takes_that_for_its_end(backend: Any) -> None:
+    with pytest.raises(ConfigError, match="holds a NUL") as raised:
+        harel.connect(f"{backend.schemes[0]}://me:secret\0@127.0.0.1:1/db")
+    assert "secret" not in str(raised.value)

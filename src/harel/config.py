@@ -331,6 +331,8 @@ def _make(url: str, options: Mapping[str, Any], *, is_async: bool) -> Any:
         url.encode()
     except UnicodeEncodeError as error:
         raise ConfigError(f"A queue's URL is text; at position {error.start} it holds a lone surrogate.") from None
+    if "\0" in url:  # what drivers in C take for its end
+        raise ConfigError(f"A queue's URL is text; at position {url.index(chr(0))} it holds a NUL.")
     backend = _backend_of(url)
     package = importlib.import_module("harel.engine.aio_transport" if is_async else "harel.engine.transport")
     make = getattr(package, backend.async_class if is_async else backend.sync_class)

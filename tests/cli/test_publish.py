@@ -122,6 +122,12 @@ def test_standard_input_is_a_file_too(process: Harel, queue: Transport, compress
     assert queue.stats().messages == 7
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"], ids=ascii)
+def test_what_cannot_be_the_name_of_a_file_is_said(name: str) -> None:
+    with pytest.raises(Failure, match="cannot be the name of a file"), publish._opened(name):
+        pass
+
+
 def test_an_empty_file_is_nothing(harel: Harel, tmp_path: Path) -> None:
     (tmp_path / "F").touch()
     assert harel("publish", "--file", "F").succeeded() == "0 events published.\n"

@@ -8,7 +8,7 @@ import pytest
 
 import harel.engine.aio_transport
 import harel.engine.transport
-from harel import ConfigError, connect
+from harel import ConfigError, TransportUnavailable, connect
 from harel.config import Environment
 from harel.engine.transport import PostgresTransport
 
@@ -52,3 +52,10 @@ def test_without_the_driver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(ConfigError, match=r"pip install 'harel\[postgres\]'"):
         getattr(package, name)
+
+
+def test_what_the_driver_repeats_of_an_option_can_be_read() -> None:
+    with pytest.raises(TransportUnavailable) as raised:
+        connect("postgresql://127.0.0.1:1/db?sslmode=%1B%5B2J&connect_timeout=1")
+    assert "\\x1b[2J" in str(raised.value)
+    assert "\x1b" not in str(raised.value)

@@ -262,7 +262,11 @@ def _opened(file: str) -> Iterator[Source]:
     if file == "-":
         yield Source("standard input", cast("io.BufferedReader", sys.stdin.buffer))
         return
-    with Path(file).open("rb") as stream:
+    try:
+        stream = Path(file).open("rb")  # noqa: SIM115  it is closed below
+    except ValueError:
+        raise Failure(f"{shown(file)} cannot be the name of a file.") from None
+    with stream:
         yield Source(file, stream)
 
 

@@ -143,7 +143,7 @@ class Server:
                 "for transactions max_transactions, or connect_timeout."
             )
         state = getattr(error, "sqlstate", None) or ""
-        text = str(error).strip() or type(error).__name__
+        text = _said(error) or type(error).__name__
         if state.startswith(_NO_SCHEMA):
             return SchemaMismatch(f"The harel schema in {self.queue} is missing or not whole: {text}.")
         if state == "42501":
@@ -161,10 +161,15 @@ class Server:
 
     def not_connected(self, error: Exception) -> HarelError:
         """Say why a connection could not be made."""
-        text = str(error).strip()
+        text = _said(error)
         if any(reason in text for reason in _REFUSED_FOR_GOOD):
             return ConfigError(f"{self.where} does not let this client in: {text}")
         return TransportUnavailable(f"{self.where} cannot be reached: {text}")
+
+
+def _said(error: Exception) -> str:
+    """Return a driver's text as a person can read it: it repeats what it was given, whatever that is."""
+    return "".join(char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in str(error).strip())
 
 
 def is_quiet(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
