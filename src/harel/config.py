@@ -160,11 +160,7 @@ def connect(url: str, **options: Any) -> Transport:
 async def connect_async(url: str, **options: Any) -> AsyncTransport:
     """Open the queue that a URL names, for asyncio. See :func:`connect`."""
     transport = cast("AsyncFace", _make(url, options, is_async=True))
-    try:
-        return await transport.open()
-    except BaseException:
-        await transport.close()  # nobody else has it, and what a driver left running would keep the loop's end waiting
-        raise
+    return await transport.__aenter__()  # which closes what it cannot open: nobody else has it to close
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):

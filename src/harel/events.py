@@ -79,9 +79,8 @@ def encode_event(event: Event) -> str:
         return _encoded(event)
     except InvalidArgument:
         raise
-    except (
-        Exception
-    ) as error:  # what stands in an event may be of a class of the caller's, whose methods raise anything
+    except Exception as error:
+        # What stands in an event may be of a class of the caller's, whose methods raise anything.
         raise InvalidArgument(f"The event cannot be stored as JSON: {_said(error)}.") from error
 
 

@@ -109,9 +109,8 @@ class Checked:
             raise InvalidArgument(f"reason must be a string, not {type(reason).__name__}.")
         # A reason is often an exception's text, which may hold anything; what a database refuses is replaced.
         text = text[:MAX_REASON_CHARS].replace("\0", "\ufffd").encode(errors="replace").decode()
-        if type(lease.raw) is str and not _is_text(
-            lease.raw, "surrogateescape"
-        ):  # an escaped byte is what a backend may have found stored
+        # An escaped byte is what a backend may have found stored.
+        if type(lease.raw) is str and not _is_text(lease.raw, "surrogateescape"):
             raise InvalidArgument("This lease's raw is not one that a claim returned: it holds a lone surrogate.")
         return self._ops.reject(lease, text)
 
@@ -274,9 +273,9 @@ def _altered(lease: Lease, bits_of_seq: int) -> str | None:
         text = getattr(lease, field)
         if type(text) is not str or not text or "\0" in text or not _is_text(text):
             return field
-    for field, least, bits in (("seq", 0, bits_of_seq), ("attempt", 0, 31)):
+    for field, bits in (("seq", bits_of_seq), ("attempt", 31)):
         number = getattr(lease, field)
-        if type(number) is not int or number < least or number.bit_length() > bits:
+        if type(number) is not int or number < 0 or number.bit_length() > bits:
             return field
     return None
 
