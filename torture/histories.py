@@ -129,7 +129,6 @@ class History:
                 visibility_s=VISIBILITY_S,
                 clock_ahead_s=ahead_s if proxy is not None else 0.0,
                 pause_s=0.004 / place.pace,
-                has_priorities=place.makes_groups_at_once,
             )
 
     def _come_to_an_end(self, cast: Cast, place: Stage) -> None:
@@ -152,7 +151,7 @@ class History:
             can = transport.capabilities
         found = check(
             self._history,
-            fair=can.fair and place.makes_groups_at_once,
+            fair=can.fair,
             finds_all=can.fair,
             late_settle=can.late_settle,
             slack_s=place.slack_s,

@@ -56,7 +56,6 @@ class Part(msgspec.Struct, frozen=True):
     """By how much this process's clock is wrong."""
     pause_s: float = 0.0
     """A publisher's pause after each call."""
-    has_priorities: bool = True
 
     @property
     def record(self) -> Path:
@@ -87,7 +86,6 @@ class Member:
         self._part = part
         self._transport = transport
         self._can = transport.capabilities
-        self._has_priorities = part.has_priorities and self._can.priority
         self._name = f"{part.name}.{strand}"
         self._chance = random.Random(f"{part.seed}/{self._name}")
         self._pause = time.sleep if part.flavour == "sync" else asyncio.sleep
@@ -120,13 +118,13 @@ class Member:
         return f"old {int(OLD_GROUPS * self._chance.random() ** 2)}"
 
     def _a_priority(self) -> int:
-        return self._chance.choice((0, 0, 0, 0, 1, 2, 3, 4)) if self._has_priorities else 0
+        return self._chance.choice((0, 0, 0, 0, 1, 2, 3, 4)) if self._can.priority else 0
 
     def _work(self) -> Steps:
         past: list[Lease] = []
         patience = time.monotonic() + PATIENCE_S
         while not self._part.no_more.exists() or self._can.stats or time.monotonic() < patience:
-            floor = self._chance.choice((0, 0, 0, 1, 4)) if self._has_priorities else 0
+            floor = self._chance.choice((0, 0, 0, 1, 4)) if self._can.priority else 0
             limit = self._chance.choice((1, 1, 3, 10))
             claim = partial(self._transport.claim_many, self._name, self._part.visibility_s, limit, floor)
             leases: list[Lease] = (yield from self._try(claim)) or []

@@ -50,9 +50,6 @@ class Stage:
     slack_s: float = 0.05
     overlook_s: float = 0.0
     """For how long a claim that finds others may pass a claimable group over."""
-    makes_groups_at_once: bool = True
-    """Whether a publish stores its message and makes its group in one step. Where it does not (MongoDB), a message that
-    is settled in between leaves an empty group, with its place in line and its priority, to what is published next."""
     pace: float = 1.0
     """How many messages are published, beside what PostgreSQL takes."""
 
@@ -150,7 +147,6 @@ def _stand_in(backend: str, folder: Path) -> Iterator[Stage]:
         url=with_options(URLS[backend](folder), **_PATIENCE.get(backend, {})),
         settings="the server that is named" if named else "a stand-in",
         slack_s=_SLACK_S[backend],
-        makes_groups_at_once=backend != "mongo",
         pace=0.1 if backend == "sqs" else 0.3,
     )
 

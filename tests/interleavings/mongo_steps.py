@@ -108,9 +108,10 @@ class StoreClient:
         given = {key: value for key, value in fields.items() if value is not None}
         command = {name: f"{PREFIX}_{request.collection}", "$db": "harel", **given}
         reply = self.store.run(command, self._within)
-        for error in reply.get("writeErrors", ()):
-            assert error["code"] == 11000, error
-            raise ask.Duplicate([error["index"]])
+        refused = reply.get("writeErrors", ())
+        assert all(error["code"] == 11000 for error in refused), refused
+        if refused:
+            raise ask.Duplicate([error["index"] for error in refused])
         return reply
 
     def _find(self, request: ask.Find) -> list[Any]:
@@ -148,7 +149,7 @@ class StoreClient:
     def _update(self, request: Any, updates: Iterable[tuple[Any, Any]]) -> int:
         upsert = request.upsert
         statements = [{"q": which, "u": change, "upsert": upsert} for which, change in updates]
-        return int(self._run("update", request, updates=statements)["n"])
+        return int(self._run("update", request, updates=statements, ordered=False)["n"])
 
     def _insert_each(self, request: ask.InsertEach) -> None:
         self._run("insert", request, documents=list(request.documents))
@@ -156,8 +157,8 @@ class StoreClient:
     def _delete_one(self, request: ask.DeleteOne) -> bool:
         return int(self._run("delete", request, deletes=[{"q": request.filter, "limit": 1}])["n"]) > 0
 
-    def _delete_each(self, request: ask.DeleteEach) -> None:
-        self._run("delete", request, deletes=[{"q": which, "limit": 1} for which in request.filters])
+    def _delete_each(self, request: ask.DeleteEach) -> int:
+        return int(self._run("delete", request, deletes=[{"q": which, "limit": 1} for which in request.filters])["n"])
 
     def _delete_many(self, request: ask.DeleteMany) -> int:
         return int(self._run("delete", request, deletes=[{"q": request.filter, "limit": 0}])["n"])
@@ -273,8 +274,10 @@ def _steps(request: Any) -> Op[Any]:
             for update in request.updates:
                 yield ask.UpdateEach(request.collection, [update], upsert=request.upsert)
         case ask.DeleteEach():
+            count = 0
             for which in request.filters:
-                yield ask.DeleteEach(request.collection, [which])
+                count += yield ask.DeleteEach(request.collection, [which])
+            return count
         case ask.DeleteMany():
             count = 0
             while (yield ask.DeleteOne(request.collection, request.filter)):

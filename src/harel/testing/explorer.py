@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from harel.engine.queue.checked import Checked
-from harel.engine.queue.contract import GroupInfo, Lease, Operations
+from harel.engine.queue.contract import HIGHEST_PRIORITY, GroupInfo, Lease, Operations
 from harel.engine.queue.op import Op, run
 from harel.errors import PartlyPublished, TransportUnavailable
-from harel.events import decode_event
+from harel.events import Event, decode_event
 from harel.testing.history import Notebook, Operation, RecordedCalls, check
 from harel.testing.subject import ManualClock
 
@@ -256,7 +256,8 @@ class Scene:
         What is ready can be claimed and nothing else; old tokens change nothing; and once everything has
         run out all drains, in order and without a trace.
         """
-        found = [*self._claimable_is_claimed(), *self._old_tokens_change_nothing(), *self._drains()]
+        found = [*self._drained_begins_anew(), *self._claimable_is_claimed(), *self._old_tokens_change_nothing()]
+        found += self._drains()
         history = [operation for notebook in self._notebooks for operation in notebook.operations]
         found += [str(violation) for violation in check(history)]
         return found + list(self._miscounted(history))
@@ -283,6 +284,21 @@ class Scene:
         while len(leases) < 1_000 and (lease := self.do("claim", "checker", visibility, 0)):
             leases.append(lease)
         return leases
+
+    def _drained_begins_anew(self) -> Iterator[str]:
+        """Publish to the groups that drained, if every operation was answered: that is a first publish."""
+        done = [operation for notebook in self._notebooks for operation in notebook.operations]
+        unanswered = any(one.may_have_happened and not one.happened for one in done)
+        if not self._can.priority or unanswered or any(actor.crashed or actor.error for actor in self.actors):
+            return
+        for group_id in sorted(self._groups):
+            before = self._infos().get(group_id)
+            if self._waiting(group_id) or (before is not None and before.state == "held"):
+                continue
+            self.do("publish", group_id, Event("anew", {}), HIGHEST_PRIORITY)
+            info = self._infos()[group_id]
+            if info.priority != HIGHEST_PRIORITY:
+                yield f"Promise 8: {group_id!r} had drained, and after a publish of another priority it is {info}."
 
     def _claimable_is_claimed(self) -> Iterator[str]:
         ready = {info.group_id for info in self._infos().values() if info.state == "ready" and info.messages}

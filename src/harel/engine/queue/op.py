@@ -7,11 +7,11 @@ anywhere as a crash would.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-__all__ = ["Op", "Sleep", "arun", "run"]
+__all__ = ["Op", "Sleep", "arun", "rests", "run"]
 
 T = TypeVar("T")
 
@@ -29,6 +29,17 @@ class Sleep:
     seconds: float
     seen: int = 0
     """What the queue had seen when it was last looked at; a wake-up since then ends the pause at once."""
+
+
+def rests(poll_interval_s: float) -> Iterator[float]:
+    """Yield the seconds between the looks of a wait that nothing wakes: at first an eighth, then ever twice as long.
+
+    What comes soon is found soon, and who waits long looks once every interval.
+    """
+    rest = poll_interval_s / 8
+    while True:
+        yield rest
+        rest = min(2 * rest, poll_interval_s)
 
 
 def run(op: Op[T], send: Callable[[Any], Any]) -> T:

@@ -160,9 +160,10 @@ class Calls:
         result = yield partial(self._in(request).delete_one, request.filter, session=self.session)
         return bool(result.deleted_count)
 
-    def _delete_each(self, request: ask.DeleteEach) -> Op[None]:
+    def _delete_each(self, request: ask.DeleteEach) -> Op[int]:
         deletes = [pymongo.DeleteOne(which) for which in request.filters]
-        yield partial(self._in(request).bulk_write, deletes, ordered=False, session=self.session)
+        result = yield partial(self._in(request).bulk_write, deletes, ordered=False, session=self.session)
+        return int(result.deleted_count)
 
     def _delete_many(self, request: ask.DeleteMany) -> Op[int]:
         result = yield partial(self._in(request).delete_many, request.filter)

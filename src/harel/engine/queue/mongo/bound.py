@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harel.engine.queue.contract import Lease, Packed
+from harel.engine.queue.mongo.counting import Lock
 from harel.engine.queue.mongo.ops import MongoOps, parts
 from harel.engine.queue.mongo.requests import (
     Abort,
@@ -32,7 +33,7 @@ from harel.engine.queue.mongo.requests import (
     Within,
 )
 from harel.engine.queue.mongo.schema import DEAD_LETTERS, LOCKS, MESSAGES
-from harel.engine.queue.mongo.steps import Lock, insert_messages, next_seq, number_is_taken
+from harel.engine.queue.mongo.steps import insert_messages, next_seq, number_is_taken
 from harel.engine.queue.mongo.tickets import name_of_settling, publishing, settling
 from harel.engine.queue.op import Op
 

@@ -18,6 +18,8 @@ _MOST = 2**31 - 1
 """The largest limit that is sent."""
 _GROUPS: Document = {"$gte": ""}
 """The names of groups are strings; what else lies among the locks are tickets."""
+_IS_A_GROUP: Document = {"owed": None}
+"""A lock that owes has no group any more."""
 _COUNT: Document = {"$group": {"_id": None, "n": {"$sum": 1}}}
 
 
@@ -30,7 +32,7 @@ def stats(now: float) -> Op[QueueStats]:
         "fresh": {"$lt": ["$available_at", 0]},
     }
     count = {"$group": {"_id": kind, "n": {"$sum": 1}, "oldest": {"$min": "$available_at"}}}
-    rows = yield Aggregate(LOCKS, [{"$match": {"_id": _GROUPS}}, count])
+    rows = yield Aggregate(LOCKS, [{"$match": {"_id": _GROUPS, **_IS_A_GROUP}}, count])
     counts: dict[GroupState, int] = {"ready": 0, "leased": 0, "parked": 0, "held": 0}
     oldest = now
     for row in rows:
@@ -52,7 +54,7 @@ def stats(now: float) -> Op[QueueStats]:
 
 def groups(messages: str, now: float, state: GroupState | None, limit: int, after: str | None) -> Op[list[GroupInfo]]:
     """List groups by name; ``messages`` is the name of the collection of messages."""
-    which: dict[str, Any] = {"_id": _GROUPS if after is None else {"$gt": after}}
+    which: dict[str, Any] = {"_id": _GROUPS if after is None else {"$gt": after}, **_IS_A_GROUP}
     if state is not None:
         which["held"] = state == "held"
     if state == "ready":
@@ -91,7 +93,7 @@ def groups(messages: str, now: float, state: GroupState | None, limit: int, afte
 
 def peek(group_id: str, limit: int, now: float) -> Op[list[StoredMessage]]:
     """Show the first messages of a group that has a lock."""
-    look = Find(LOCKS, {"_id": group_id}, fields=("acked",))
+    look = Find(LOCKS, {"_id": group_id, **_IS_A_GROUP}, fields=("acked",))
     found = yield look
     if not found:
         yield from take_in(now)  # its first publish may have committed just now

@@ -49,6 +49,7 @@ from harel.engine.queue.contract import (
 )
 from harel.engine.queue.mongo import looks
 from harel.engine.queue.mongo.clock import Moment, ServerClock
+from harel.engine.queue.mongo.counting import Lock, drop, same_and_empty
 from harel.engine.queue.mongo.requests import (
     DeleteEach,
     DeleteMany,
@@ -71,20 +72,19 @@ from harel.engine.queue.mongo.schema import (
     schema_ddl,
 )
 from harel.engine.queue.mongo.steps import (
-    Lock,
     append,
     decide_redrive,
-    drop,
+    delete_unredriven,
     drop_if_drained,
+    drop_if_empty,
     drop_if_last,
     finish,
     head_of,
     heads_of,
     next_seq,
-    same_and_empty,
 )
 from harel.engine.queue.mongo.tickets import carry_out, is_ticket, name_of_settling, take_in, take_in_these
-from harel.engine.queue.op import Op, Sleep
+from harel.engine.queue.op import Op, Sleep, rests
 from harel.engine.queue.schedule import FRESH, LONGEST_S
 from harel.engine.queue.tokens import new_token
 from harel.errors import ConfigError, HarelError, PartlyPublished, TransportUnavailable
@@ -258,7 +258,8 @@ class MongoOps:
             if taken["held"]:
                 yield from self._free(taken)
                 return None
-            if (yield from drop(taken)):
+            moment = yield from self.moment()
+            if (yield from drop(taken, moment.now)):
                 return None
             # A publish came in between, or a hold; or the lease is lost.
             found = yield Find(LOCKS, {"_id": taken["_id"], "token": taken["token"]})
@@ -401,7 +402,7 @@ class MongoOps:
         if lease.attempt > 1:
             yield DeleteOne(DEAD_LETTERS, {"_id": lease.seq, "state": "pending"})
         yield DeleteOne(MESSAGES, _message(lease))
-        yield from drop_if_last(lock)
+        yield from drop_if_last(lock, lock["since"])
 
     def _clear_each(self, settled: Sequence[tuple[Lease, Lock]]) -> Op[None]:
         retried = [lease.seq for lease, _ in settled if lease.attempt > 1]
@@ -413,8 +414,11 @@ class MongoOps:
             return
         now = yield from heads_of(list(last), self._messages, whole=False)
         empty = [lock for group_id, lock in last.items() if group_id in now and not now[group_id]["heads"]]
-        if empty:
-            yield DeleteEach(LOCKS, [same_and_empty(lock) for lock in empty])
+        # Not those that would owe, nor those that changed.
+        agreeing = [{**same_and_empty(lock), "settled": lock["version"]} for lock in empty]
+        if agreeing and (yield DeleteEach(LOCKS, agreeing)) < len(agreeing):
+            for lock in empty:
+                yield from drop_if_drained(lock["_id"], lock["since"])
 
     def nack(self, lease: Lease, delay: float) -> Op[bool]:
         moment = yield from self.moment()
@@ -455,19 +459,20 @@ class MongoOps:
                 yield DeleteOne(DEAD_LETTERS, pending)
             return False
         yield from finish(lock)
-        yield from drop_if_last(lock)
+        yield from drop_if_last(lock, lock["since"])
         return True
 
     def wait(self, timeout: float) -> Op[bool]:
         """Look, at first often and then every poll interval, and when the next lease or park ends."""
         left = timeout
-        rest = self._poll_interval_s / 8
-        while True:
+        for rest in rests(self._poll_interval_s):
             pause = yield from self._seconds_to_claimable()
-            if pause <= 0.0 or left <= 0.0:
-                return pause <= 0.0
+            if pause <= 0.0:
+                return True
+            if left <= 0.0:
+                break
             left -= yield Sleep(min(pause, left, rest))
-            rest = min(2 * rest, self._poll_interval_s)
+        return False
 
     def _seconds_to_claimable(self) -> Op[float]:
         moment = yield from self.moment()
@@ -496,8 +501,9 @@ class MongoOps:
     def hold(self, group_id: str) -> Op[bool]:
         moment = yield from self.moment()
         held = {"$set": {"held": True, "held_since": moment.now}}
-        which = {"_id": group_id, "held": False}
-        if (yield UpdateOne(LOCKS, which, held)) or (yield Find(LOCKS, {"_id": group_id}, fields=("_id",))):
+        there = {"_id": group_id, "owed": None}
+        which = {**there, "held": False}
+        if (yield UpdateOne(LOCKS, which, held)) or (yield Find(LOCKS, there, fields=("_id",))):
             return True
         yield from take_in(moment.now)  # its first publish may have committed just now
         return bool((yield UpdateOne(LOCKS, which, held)))
@@ -517,14 +523,14 @@ class MongoOps:
             lock = yield FindAndUpdate(LOCKS, {"_id": group_id, "held": True, "token": token}, released)
             if lock is None:
                 continue
-            if token is None and (yield from head_of(lock)) is None:
-                yield from drop(lock)
+            if token is None:
+                yield from drop_if_empty(lock, moment.now)
             return True
 
     def purge(self, group_id: str) -> Op[int]:
         took_in = False
         while True:
-            found = yield Find(LOCKS, {"_id": group_id})
+            found = yield Find(LOCKS, {"_id": group_id, "owed": None})
             moment = yield from self.moment()
             if not took_in and (not found or found[0].get("bound") is not None):
                 took_in = True  # what has committed and stands in no lock yet
@@ -563,7 +569,8 @@ class MongoOps:
         count: int = yield DeleteMany(MESSAGES, {"group_id": group_id, "_id": behind})
         yield UpdateOne(LOCKS, {"_id": group_id, "arrival": lock["arrival"]}, {"$inc": {"settled": count}})
         # The holder may have settled the head meanwhile, and found the group not empty yet.
-        yield from drop_if_drained(group_id)
+        moment = yield from self.moment()
+        yield from drop_if_drained(group_id, moment.now)
         return count
 
     def _purge_all(self, lock: Lock) -> Op[int]:
@@ -573,8 +580,10 @@ class MongoOps:
         count: int = yield DeleteMany(MESSAGES, {"group_id": lock["_id"]})
         if lock["attempts"]:
             yield DeleteMany(DEAD_LETTERS, {"group_id": lock["_id"], "state": "pending"})
-        if lock["held"] or not (yield from drop(lock)):
+        moment = yield from self.moment()
+        if lock["held"] or not (yield from drop(lock, moment.now, purged=count)):
             yield from self._free(lock, count)
+            yield from drop_if_drained(lock["_id"], moment.now)
         return count
 
     def redrive(self, seq: int) -> Op[bool]:
@@ -588,8 +597,8 @@ class MongoOps:
         # Whoever finds the message before it is decided that it is the one decides it, so it may be found.
         yield from append((message,), number, moment.now - self._ahead, moment.now, redrive_of=seq)
         if not (yield from decide_redrive(seq, number)):
-            yield DeleteOne(MESSAGES, {"_id": number, "redrive_of": seq})
-            yield from drop_if_drained(message.group_id)
+            yield from delete_unredriven({"_id": number, "redrive_of": seq, "group_id": message.group_id})
+            yield from drop_if_drained(message.group_id, moment.now)
             return False
         yield UpdateOne(MESSAGES, {"_id": number}, {"$unset": {"redrive_of": ""}})
         yield DeleteOne(DEAD_LETTERS, {"_id": seq, "state": "gone", "into": number})
@@ -626,7 +635,7 @@ def _held_by(lease: Lease) -> Document:
 
 def _take(token: str, moment: Moment, visibility: float) -> Document:
     # The lease lasts, though the time may be later than it seems.
-    lease = {"token": token, "available_at": moment.latest + visibility, "since": moment.now}
+    lease = {"token": token, "available_at": moment.latest + visibility, "since": moment.now, "owed": None}
     return {"$set": lease, "$inc": {"attempts": 1}}
 
 

@@ -105,7 +105,7 @@ class DeleteOne(msgspec.Struct, frozen=True):
 
 
 class DeleteEach(msgspec.Struct, frozen=True):
-    """Delete one for each filter. No reply."""
+    """Delete one for each filter. The reply: how many there were."""
 
     collection: str
     filters: Sequence[Document]

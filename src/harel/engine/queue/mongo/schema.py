@@ -8,8 +8,9 @@
     from another of the same name, and equal numbers apart), ``token``, ``priority``, ``attempts``, ``version`` (how
     many messages were published), ``settled`` (how many were settled), ``acked`` (the seq that was settled last),
     ``rejected`` (how, if it was rejected), ``since``, ``held_since``; ``bound`` and ``bound_seq`` (the token and the
-    seq that a caller's transaction settles, or did), ``tickets`` (those that counted in ``version`` last). And tickets,
-    whose ``_id`` is no name but a document: see ``tickets.py``.
+    seq that a caller's transaction settles, or did), ``tickets`` (those that counted in ``version`` last), ``owed`` (of
+    a group that is gone, how many counts are still to come: see ``counting.py``). And tickets, whose ``_id`` is no
+    name but a document: see ``tickets.py``.
 ``{prefix}_counters``
     ``seq``: ``n``, the last seq. ``schema``: ``version``.
 ``{prefix}_dead_letters``

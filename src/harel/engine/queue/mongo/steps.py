@@ -1,15 +1,18 @@
 """What several operations have in common: a group's head, finishing what another client began, dropping a group.
 
+How messages are counted in locks, and what becomes of a lock when the counts do not agree, is in ``counting.py``.
+
 No step relies on the one after it: whoever comes next finishes what a client that died had decided. What is decided
 stands in one document, a group's lock or a dead letter, and is named there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from harel.engine.queue.contract import Packed
+from harel.engine.queue.mongo.counting import Lock, count, counts_of, drop
 from harel.engine.queue.mongo.requests import (
     Aggregate,
     DeleteOne,
@@ -18,7 +21,6 @@ from harel.engine.queue.mongo.requests import (
     Find,
     FindAndUpdate,
     InsertEach,
-    UpdateEach,
     UpdateOne,
 )
 from harel.engine.queue.mongo.schema import COUNTERS, DEAD_LETTERS, LOCKS, MESSAGES
@@ -29,42 +31,28 @@ __all__ = [
     "Lock",
     "append",
     "decide_redrive",
-    "drop",
+    "delete_unredriven",
     "drop_if_drained",
+    "drop_if_empty",
     "drop_if_last",
     "finish",
-    "fresh_lock",
     "head_of",
     "heads_of",
     "insert_messages",
     "next_seq",
     "number_is_taken",
-    "same_and_empty",
 ]
-
-Lock = Mapping[str, Any]
-"""A group's lock document."""
 
 _BY_SEQ = (("_id", 1),)
 
 
-def _upsert(request: FindAndUpdate | UpdateOne) -> Op[Any]:
+def _upsert(request: FindAndUpdate) -> Op[Any]:
     """Send an upsert; again, when another client made the document in the same moment."""
     while True:
         try:
             return (yield request)
         except Duplicate:
             continue
-
-
-def _upsert_each(updates: Sequence[tuple[Document, Document]]) -> Op[None]:
-    while updates:
-        try:
-            yield UpdateEach(LOCKS, updates, upsert=True)
-        except Duplicate as refused:
-            updates = [updates[place] for place in refused.places]
-        else:
-            return
 
 
 def next_seq(count: int) -> Op[int]:
@@ -81,18 +69,14 @@ def append(messages: Sequence[Packed], first: int, available_at: float, now: flo
 
     In this order, so that nobody finds a lock whose message comes later: a group that is found empty is dropped if
     its ``version`` is what it was *before* the messages were looked for, and so no message that was stored since can
-    lose its lock. Of a publisher that dies between the two steps a message is left that its group delivers when it
-    has a lock again.
+    lose its lock. A message may be settled before it is counted: see ``counting.py``. Of a publisher that dies between
+    the two steps a message is left that its group delivers when it has a lock again.
     """
     try:
         yield insert_messages(messages, first, **more)
     except Duplicate as refused:
         raise number_is_taken(first + refused.places[0]) from refused
-    updates = _counted(messages, first, available_at, now)
-    if len(updates) == 1:
-        yield from _upsert(UpdateOne(LOCKS, *updates[0], upsert=True))
-    else:
-        yield from _upsert_each(updates)
+    yield from count(counts_of(messages, first), available_at, now)
 
 
 def insert_messages(messages: Sequence[Packed], first: int, **more: Any) -> InsertEach:
@@ -112,38 +96,6 @@ def number_is_taken(seq: int) -> HarelError:
         f"Message {seq} exists: the counter of messages was set back, as by a "
         "failover under a write concern below majority, or by restoring some collections and not others."
     )
-
-
-def fresh_lock(arrival: int, priority: int, available_at: float, now: float) -> Document:
-    """Return what a lock begins with."""
-    return {
-        "held": False,
-        "available_at": available_at,
-        "arrival": arrival,
-        "token": None,
-        "priority": priority,
-        "attempts": 0,
-        "settled": 0,
-        "acked": None,
-        "rejected": None,
-        "since": now,
-        "held_since": None,
-    }
-
-
-def _counted(
-    messages: Sequence[Packed], first: int, available_at: float, now: float
-) -> list[tuple[Document, Document]]:
-    """Return what counts messages in their groups' locks, and makes a lock that is not there."""
-    locks: dict[str, tuple[Document, dict[str, Any]]] = {}
-    for seq, message in enumerate(messages, first):
-        known = locks.get(message.group_id)
-        if known is not None:
-            known[1]["$inc"]["version"] += 1
-            continue
-        fresh = fresh_lock(seq, message.priority, available_at, now)
-        locks[message.group_id] = ({"_id": message.group_id}, {"$inc": {"version": 1}, "$setOnInsert": fresh})
-    return list(locks.values())
 
 
 def head_of(lock: Lock) -> Op[Document | None]:
@@ -198,8 +150,14 @@ def _is_redriven(message: Document) -> Op[bool]:
     """
     if (yield from decide_redrive(message["redrive_of"], message["_id"])):
         return True
-    yield DeleteOne(MESSAGES, {"_id": message["_id"], "redrive_of": message["redrive_of"]})
+    yield from delete_unredriven(message)
     return False
+
+
+def delete_unredriven(message: Document) -> Op[None]:
+    """Delete a redrive's message that its dead letter did not become."""
+    if (yield DeleteOne(MESSAGES, {"_id": message["_id"], "redrive_of": message["redrive_of"]})):
+        yield UpdateOne(LOCKS, {"_id": message["group_id"]}, {"$inc": {"settled": 1}})
 
 
 def heads_of(group_ids: Sequence[str], messages: str, *, whole: bool) -> Op[dict[str, Lock]]:
@@ -221,35 +179,27 @@ def heads_of(group_ids: Sequence[str], messages: str, *, whole: bool) -> Op[dict
     return {lock["_id"]: lock for lock in found}
 
 
-def same_and_empty(lock: Lock) -> Document:
-    """Return what matches a lock that is still as it was when its group was found empty."""
-    return {
-        "_id": lock["_id"],
-        "arrival": lock["arrival"],
-        "version": lock["version"],
-        "token": lock["token"],
-        "acked": lock["acked"],
-        "held": False,
-    }
+def drop_if_empty(lock: Lock, now: float) -> Op[None]:
+    """Drop a group that nobody has, unless there is a message in it."""
+    while (yield from head_of(lock)) is None and not (yield from drop(lock, now)):
+        found = yield _idle(lock["_id"])
+        if not found:
+            return
+        lock = found[0]
 
 
-def drop(lock: Lock) -> Op[bool]:
-    """Drop a group that was found empty after this was read of its lock, unless it changed since."""
-    dropped: bool = yield DeleteOne(LOCKS, same_and_empty(lock))
-    return dropped
+def drop_if_last(lock: Lock, now: float) -> Op[None]:
+    """Drop a group if its counts say that it may be empty, and it is."""
+    if lock["settled"] >= lock["version"] and not lock["held"]:
+        yield from drop_if_empty(lock, now)
 
 
-def drop_if_last(lock: Lock) -> Op[None]:
-    """Drop a group if its counts say that it is empty, and it is.
-
-    They may say too much, and then the next claim drops it; the group itself says whether they say too little.
-    """
-    if lock["settled"] >= lock["version"] and not lock["held"] and (yield from head_of(lock)) is None:
-        yield from drop(lock)
-
-
-def drop_if_drained(group_id: str) -> Op[None]:
+def drop_if_drained(group_id: str, now: float) -> Op[None]:
     """Drop a group that nobody has leased or held, if it is empty."""
-    found = yield Find(LOCKS, {"_id": group_id, "token": None, "held": False})
-    if found and (yield from head_of(found[0])) is None:
-        yield from drop(found[0])
+    found = yield _idle(group_id)
+    if found:
+        yield from drop_if_empty(found[0], now)
+
+
+def _idle(group_id: str) -> Find:
+    return Find(LOCKS, {"_id": group_id, "token": None, "held": False, "bound": None, "owed": None})

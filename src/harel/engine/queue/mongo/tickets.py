@@ -8,7 +8,7 @@ highest. Nobody sees it before the transaction commits. Whoever finds it carries
 deletes it. Each step of that is done once, whoever else carries the same ticket out, and whoever died over it.
 
 ``{_id: {publishes: seq}}``
-    Messages were published: ``groups`` has, for each, ``group``, ``count``, ``priority`` and ``arrival``; ``number`` is
+    Messages were published: ``groups`` has what to count in each, as :class:`~.counting.Count` says; ``number`` is
     what a group begins with. A lock names the tickets that counted in it last, as its ``tickets``.
 ``{_id: {settles: token}}``
     The message ``seq`` of ``group`` was settled at ``at`` by the lease of this token: parked ``until``, or done if that
@@ -20,10 +20,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from harel.engine.queue.contract import HIGHEST_PRIORITY, Lease, Packed
-from harel.engine.queue.mongo.requests import DeleteOne, Document, Duplicate, Find, FindAndUpdate, UpdateEach
+from harel.engine.queue.mongo.counting import Count, Lock, count, counts_of
+from harel.engine.queue.mongo.requests import DeleteOne, Document, Find, FindAndUpdate
 from harel.engine.queue.mongo.schema import DEAD_LETTERS, LOCKS
-from harel.engine.queue.mongo.steps import Lock, drop_if_last, fresh_lock
+from harel.engine.queue.mongo.steps import drop_if_last
 from harel.engine.queue.op import Op
 
 __all__ = ["carry_out", "is_ticket", "name_of_settling", "publishing", "settling", "take_in", "take_in_these"]
@@ -32,8 +35,6 @@ _FIRST_OF_ALL = -(2.0**53)
 _TICKETS: Document = {"_id": {"$gte": {}}}
 """The names of groups are strings, and of tickets documents."""
 _AT_ONCE = 100
-_REMEMBERED = 8
-"""So many of the tickets that counted last are named by a lock."""
 
 
 def is_ticket(lock: Lock) -> bool:
@@ -48,14 +49,8 @@ def name_of_settling(token: str) -> Document:
 
 def publishing(messages: Sequence[Packed], first: int, number: float) -> Mapping[str, Any]:
     """Return the ticket for messages with the numbers from ``first`` on."""
-    groups: dict[str, dict[str, Any]] = {}
-    for seq, message in enumerate(messages, first):
-        known = groups.setdefault(
-            message.group_id,
-            {"group": message.group_id, "count": 0, "priority": message.priority, "arrival": seq},
-        )
-        known["count"] += 1
-    return {**_ticket({"publishes": first}, first), "number": number, "groups": list(groups.values())}
+    groups = [msgspec.structs.asdict(each) for each in counts_of(messages, first)]
+    return {**_ticket({"publishes": first}, first), "number": number, "groups": groups}
 
 
 def settling(lease: Lease, at: float, until: float | None) -> Mapping[str, Any]:
@@ -109,31 +104,8 @@ def carry_out(ticket: Lock, now: float) -> Op[None]:
 
 
 def _count(ticket: Lock, now: float) -> Op[None]:
-    number = ticket["_id"]["publishes"]
-    left = ticket["groups"]
-    while left:
-        updates = [
-            (
-                {"_id": each["group"], "tickets": {"$ne": number}},
-                {
-                    "$inc": {"version": each["count"]},
-                    "$push": {"tickets": {"$each": [number], "$slice": -_REMEMBERED}},
-                    "$setOnInsert": fresh_lock(each["arrival"], each["priority"], ticket["number"], now),
-                },
-            )
-            for each in left
-        ]
-        try:
-            yield UpdateEach(LOCKS, updates, upsert=True)
-        except Duplicate as refused:
-            # Counted already, so that none matched and another could not be made; or made in this moment.
-            left = [left[place] for place in refused.places]
-            names = [each["group"] for each in left]
-            counted = yield Find(LOCKS, {"_id": {"$in": names}, "tickets": number}, fields=("_id",))
-            done = {lock["_id"] for lock in counted}
-            left = [each for each in left if each["group"] not in done]
-        else:
-            return
+    counts = [Count(**each) for each in ticket["groups"]]
+    yield from count(counts, ticket["number"], now, ticket["_id"]["publishes"])
 
 
 def _free(ticket: Lock, now: float) -> Op[None]:
@@ -153,4 +125,4 @@ def _free(ticket: Lock, now: float) -> Op[None]:
     settled = {**free, "available_at": now, "attempts": 0, "acked": ticket["seq"], "rejected": None}
     lock = yield FindAndUpdate(LOCKS, which, {"$set": settled, "$inc": {"settled": 1}})
     if lock is not None:
-        yield from drop_if_last(lock)
+        yield from drop_if_last(lock, now)

@@ -25,7 +25,7 @@ from harel.engine.queue.contract import (
     QueueStats,
     StoredMessage,
 )
-from harel.engine.queue.op import Op, Sleep
+from harel.engine.queue.op import Op, Sleep, rests
 from harel.engine.queue.rows import dead_letters, group_infos, queue_stats, stored_messages
 from harel.engine.queue.schedule import FRESH, HELD, HELD_FROM, LONGEST_S
 from harel.engine.queue.tokens import token_stem
@@ -200,12 +200,13 @@ class SqliteOps:
     def wait(self, timeout: float) -> Op[bool]:
         (look,) = self._sql["ready"]
         left = timeout
-        while True:
+        for rest in rests(self._poll_interval_s):
             if (yield Read(look, {})):
                 return True
             if left <= 0.0:
-                return False
-            left -= yield Sleep(min(left, self._poll_interval_s))
+                break
+            left -= yield Sleep(min(left, rest))
+        return False
 
     def stats(self) -> Op[QueueStats]:
         (row,) = yield Read(self._sql["stats"][0], {})
