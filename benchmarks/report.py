@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.contenders import BARE, CONTENDERS, OURS, PEER, Contender
+from benchmarks.reasons import reasons
 from benchmarks.report_beside import backlogs, beside, differences, flooded, limits_about, steady, worse
 from benchmarks.report_workers import how_workers, round_trips, worker_bound, workers
 from benchmarks.results import Cell, Results, Spread
@@ -57,6 +58,7 @@ def page(run: Run) -> str:
         *(beside(run.backends, handled, results, run.plots) if handled is not None else []),
         "## Targets",
         _targets(run.verdicts),
+        *reasons(run.verdicts),
         *worse(run.backends, handled, results, run.measured.flooded),
         *backlogs(run.measured.drained),
         *(steady(run.backends, handled) if handled is not None else []),

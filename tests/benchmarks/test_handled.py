@@ -33,6 +33,7 @@ from benchmarks.handled import (
 )
 from benchmarks.limits import SERVER_ALONE
 from benchmarks.pictures import draw
+from benchmarks.reasons import reasons
 from benchmarks.report_beside import beside, steady, worse
 from benchmarks.report_workers import worker_bound, workers
 from benchmarks.results import Results
@@ -316,3 +317,9 @@ def _without_peers(backend: str) -> Results:
 
 
 def _quiet(_: str) -> None: ...
+
+
+def test_what_is_not_reached_is_explained_once_and_what_is_reached_is_not() -> None:
+    missed = [Verdict(f"{name}: 20 groups no slower a message than 1,000", "0.5", met=False) for name in ("a", "b")]
+    assert "\n".join(reasons(missed)).count("**Few groups**") == 1
+    assert reasons([Verdict(each.target, "1.0", met=met) for each in missed for met in (True, None)]) == []
