@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Self
+from typing import Any, Self
 
 import psycopg
 import pytest
 
 from harel import Message
 from harel.engine.aio_transport import AsyncPostgresTransport
+from harel.engine.queue.op import Sleep
+from harel.engine.queue.postgres.ops import Call, PostgresOps
 from harel.engine.queue.postgres.schema import channel
 from tests.postgres.stage import PATIENCE_S, Doing, Stage, event
 
@@ -106,6 +108,40 @@ def test_a_publish_wakes_a_task_that_waits(stage: Stage) -> None:
             return await waiting
 
     assert asyncio.run(scenario()) is True
+
+
+def test_a_publish_that_looked_for_waiters_too_early_is_found_when_it_commits(stage: Stage, spy: Spy) -> None:
+    """It found nobody waiting, and so wakes nobody; who began to wait then looks again until it has ended."""
+    queue, other = stage.open(poll_interval=FOR_EVER_S), stage.open()
+    with other.transaction() as connection:
+        other.bind(connection).publish("g", event("m1"))
+        waiting = Doing(lambda: queue.wait(FOR_EVER_S))
+        stage.until(ASLEEP)
+    assert waiting.result() is True
+    assert spy.heard() == 0
+
+
+def test_a_wait_looks_again_soon_only_while_those_write_who_began_before_it(stage: Stage) -> None:
+    ops = stage.open(poll_interval=5.0)._ops
+    assert isinstance(ops, PostgresOps)
+    watch = ops._watch(60.0)
+    said: list[str] = []
+    replies: list[Any] = ["3/14,3/15", None, 0.01, "3/15", None, 0.02, "", None, 5.0, None]
+    request = next(watch)
+    for reply in replies:
+        said.append(f"{request.seconds} s" if isinstance(request, Sleep) else told(request))
+        request = watch.send(reply if isinstance(request, Sleep) else [(reply,)])
+    assert said == [
+        *("harel_writers(None)", "harel_ready(None)", "0.01 s"),
+        *("harel_writers('3/14,3/15')", "harel_ready(None)", "0.02 s"),
+        *("harel_writers('3/15')", "harel_ready(None)", "5.0 s"),
+        "harel_ready(None)",
+    ]
+
+
+def told(request: Call) -> str:
+    function = request.statement.partition("(")[0].rpartition(".")[2]
+    return f"{function}({', '.join(map(repr, request.values))})"
 
 
 def test_a_wait_ends_when_a_park_does_and_not_only_at_the_next_poll(stage: Stage) -> None:

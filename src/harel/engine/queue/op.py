@@ -31,12 +31,18 @@ class Sleep:
     """What the queue had seen when it was last looked at; a wake-up since then ends the pause at once."""
 
 
-def rests(poll_interval_s: float) -> Iterator[float]:
-    """Yield the seconds between the looks of a wait that nothing wakes: at first an eighth, then ever twice as long.
+def rests(poll_interval_s: float, first_s: float | None = None) -> Iterator[float]:
+    """Yield the seconds between the looks of a wait that nothing wakes: few at first, and then ever twice as many.
 
     What comes soon is found soon, and who waits long looks once every interval.
+
+    Parameters
+    ----------
+    poll_interval_s : float
+    first_s : float or None
+        The first rest; ``None`` is an eighth of the interval.
     """
-    rest = poll_interval_s / 8
+    rest = poll_interval_s / 8 if first_s is None else min(first_s, poll_interval_s)
     while True:
         yield rest
         rest = min(2 * rest, poll_interval_s)

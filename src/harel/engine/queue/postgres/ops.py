@@ -23,7 +23,7 @@ from harel.engine.queue.contract import (
     QueueStats,
     StoredMessage,
 )
-from harel.engine.queue.op import Op, Sleep
+from harel.engine.queue.op import Op, Sleep, rests
 from harel.engine.queue.postgres.schema import (
     FUNCTIONS,
     SCHEMA_VERSION,
@@ -79,6 +79,8 @@ class Listening:
     op: Op[Any]
 
 
+_SOON_S = 0.01
+"""A publish is written and committed within a few milliseconds."""
 _LOOK = """
 SELECT
     current_setting('server_version_num')::integer,
@@ -262,14 +264,20 @@ class PostgresOps:
         return ready
 
     def _watch(self, timeout: float) -> Op[bool]:
+        """Look until something can be claimed; soon again while a transaction is open that may not wake who waits."""
         left = timeout
+        soon = rests(self._poll_interval_s, _SOON_S)
+        unaware = yield from self._value("harel_writers", None)
         while True:
             pause = yield from self._seconds_to_claimable()
             if pause <= 0.0:
                 return True
             if left <= 0.0:
                 return False
-            left -= yield Sleep(min(pause, left, self._poll_interval_s))
+            rest = next(soon) if unaware else self._poll_interval_s
+            left -= yield Sleep(min(pause, left, rest))
+            if unaware:
+                unaware = yield from self._value("harel_writers", unaware)
 
     def _seconds_to_claimable(self) -> Op[float]:
         seconds = yield from self._value("harel_ready", self._now())

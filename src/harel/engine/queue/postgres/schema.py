@@ -41,6 +41,7 @@ _FILES = (
     "harel_purge",
     "harel_redrive",
     "harel_ready",
+    "harel_writers",
     "harel_peek",
     "harel_groups",
     "harel_stats",
