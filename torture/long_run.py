@@ -59,7 +59,7 @@ class Effort:
     cycles: int
 
 
-EFFORTS = {"short": Effort(12.0, 6.0, 30_000, 20), "full": Effort(65.0, 20.0, 2_000_000, 120)}
+EFFORTS = {"short": Effort(12.0, 6.0, 30_000, 20), "full": Effort(300.0, 20.0, 1_000_000, 120)}
 
 FAST = ("memory", "sqlite", "redis", "postgres")
 

@@ -274,3 +274,88 @@ def test_a_redrive_that_lost_is_settled_by_whoever_deletes_it(table: Table) -> N
     publish(table, ("a", 0))
     assert settle_all(table) == 2
     assert locks(table) == []
+
+
+def acked_while_another_claims(table: Table) -> Op[Any]:
+    """Ack a group's last message; have a claim take the group before it is dropped, and be slow. Return that claim."""
+    (lease,) = table.do(table.ops.claim("w", 30.0, 1, 0))
+    claiming = table.ops.claim("slow", 30.0, 1, 0)
+    taken: list[Any] = []
+
+    def meddle(request: Any) -> None:
+        if isinstance(request, ask.DeleteOne) and request.collection == "messages":
+            taken.append(claiming.send(table.client.send(next(claiming))))
+
+    assert table.do(table.ops.ack([lease]), meddle) == [True]
+    return _from(claiming, taken[0])
+
+
+def _from(op: Op[Any], request: Any) -> Op[Any]:
+    """Go on with an operation from a request on."""
+    try:
+        while True:
+            request = op.send((yield request))
+    except StopIteration as done:
+        return done.value
+
+
+def test_a_claim_that_took_a_drained_group_and_died_leaves_it_neither_its_priority_nor_its_message(
+    table: Table,
+) -> None:
+    publish(table, ("a", 1))
+    acked_while_another_claims(table)
+    publish(table, ("a", 3))
+    (info,) = groups(table)
+    assert (info.state, info.priority, info.messages) == ("leased", 3, 1)
+    assert table.do(table.ops.claim("w", 30.0, 1, 0)) == []
+    table.now += 31.0
+    (lease,) = table.do(table.ops.claim("w", 30.0, 1, 3))
+    assert table.do(table.ops.ack([lease])) == [True]
+    assert locks(table) == []
+
+
+def test_a_claim_that_took_a_drained_group_delivers_what_came_meanwhile(table: Table) -> None:
+    publish(table, ("a", 1))
+    slow = acked_while_another_claims(table)
+    publish(table, ("a", 3))
+    (lease,) = run(slow, table.client.send)
+    assert lease.raw == '"new"'
+    assert table.do(table.ops.claim("w", 30.0, 1, 0)) == []
+    assert table.do(table.ops.ack([lease])) == [True]
+    assert locks(table) == []
+
+
+def test_a_claim_that_took_a_drained_group_drops_it(table: Table) -> None:
+    publish(table, ("a", 1))
+    slow = acked_while_another_claims(table)
+    assert groups(table) == []
+    assert run(slow, table.client.send) == []
+    assert locks(table) == []
+
+
+def test_what_a_taken_group_owes_is_not_forgotten_by_the_one_who_took_it(table: Table) -> None:
+    publish(table, ("a", 0))
+    late = Slow(table, ("a", 1))
+    (lease,) = table.do(table.ops.claim("w", 30.0, 1, 0))
+    assert table.do(table.ops.ack([lease])) == [True]
+    claiming = acked_while_another_claims(table)
+    assert run(claiming, table.client.send) == []
+    assert [lock["owed"] for lock in locks(table)] == [1]
+    late.counts()
+    assert locks(table) == []
+
+
+def test_a_late_count_leaves_a_taken_group_to_the_one_who_took_it(table: Table) -> None:
+    """It was settled, and is all that was owed; but who took the lock may be about to deliver another message."""
+    publish(table, ("a", 0))
+    late = Slow(table, ("a", 1))
+    (lease,) = table.do(table.ops.claim("w", 30.0, 1, 0))
+    assert table.do(table.ops.ack([lease])) == [True]
+    claiming = acked_while_another_claims(table)
+    other = Slow(table, ("a", 2))
+    (delivered,) = run(claiming, table.client.send)
+    late.counts()
+    assert table.do(table.ops.extend([delivered], 30.0)) == [table.now + 30.0]
+    other.counts()
+    assert table.do(table.ops.ack([delivered])) == [True]
+    assert locks(table) == []

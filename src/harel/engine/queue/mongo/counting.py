@@ -11,6 +11,10 @@ it, and each count that comes meets it, since no update of a group's lock matche
 count looks whether its messages are there. Those that are gone are what was owed, and with the last of them the lock
 goes; those that are there begin the group anew. Nothing can change that meanwhile, as nobody can claim them.
 
+Between a settlement and the drop a claim may have taken the lock, and its client may be slow to find that there is
+nothing, or dead. Then the lock is that one's until its lease ends, and who settled says in it that it owes, if only
+nothing: whoever counts next looks, too, and begins the group anew under that lease.
+
 A publisher that died never counts. So a lock owes for :data:`OWED_S` at most, and then a claim that finds it drops it.
 """
 
@@ -26,7 +30,7 @@ from harel.engine.queue.mongo.requests import DeleteOne, Document, Duplicate, Fi
 from harel.engine.queue.mongo.schema import LOCKS, MESSAGES
 from harel.engine.queue.op import Op
 
-__all__ = ["OWED_S", "Count", "Lock", "count", "counts_of", "drop", "same_and_empty"]
+__all__ = ["OWED_S", "Count", "Lock", "count", "counts_of", "drop", "same_and_empty", "vacate"]
 
 Lock = Mapping[str, Any]
 """A group's lock document."""
@@ -139,7 +143,7 @@ def _refused(counts: Sequence[Count], available_at: float, now: float, ticket: i
         if lock is not None and ticket is not None and ticket in lock.get("tickets", ()):
             continue  # somebody else carried it out
         # Unless it owes, another client made it, or dropped it, in this moment.
-        if lock is None or not lock.get("owed") or not (yield from _pay(lock, each, available_at, now, ticket)):
+        if lock is None or lock.get("owed") is None or not (yield from _pay(lock, each, available_at, now, ticket)):
             left.append(each)
     return left
 
@@ -149,12 +153,14 @@ def _pay(lock: Lock, each: Count, available_at: float, now: float, ticket: int |
     numbers = {"group_id": each.group, "_id": {"$gte": each.first, "$lte": each.last}}
     there = yield Find(MESSAGES, numbers, order=(("_id", 1),), fields=("_id",), hint="group")
     owed = max(lock["owed"] - each.count + len(there), 0)
-    unchanged = {key: lock[key] for key in ("_id", "arrival", "version", "owed")}
-    if not there and not owed:
+    unchanged = {key: lock[key] for key in ("_id", "arrival", "version", "token", "owed")}
+    if not there and not owed and lock["token"] is None:
         return bool((yield DeleteOne(LOCKS, unchanged)))
     change: dict[str, Any] = {"$set": {"owed": owed}}
     if there:
         begun = _fresh(there[0]["_id"], each.priority, available_at, now)
+        if lock["token"] is not None:
+            begun = {key: begun[key] for key in ("arrival", "priority")}
         # What is owed still goes on to be more settled than counted.
         settled = lock["settled"] + owed
         change["$set"] = {**begun, "owed": None, "settled": settled, "version": lock["version"] + len(there)}
@@ -187,9 +193,20 @@ def drop(lock: Lock, now: float, purged: int = 0) -> Op[bool]:
     purged : int
         How many of its messages are settled and not counted as that.
     """
-    settled = lock["settled"] + purged
-    owed = settled - lock["version"]
-    if owed <= 0:
+    owed = _owed(lock, purged)
+    if not owed["owed"]:
         return bool((yield DeleteOne(LOCKS, same_and_empty(lock))))
-    owes = {"token": None, "available_at": now + OWED_S, "owed": owed, "settled": settled, "version": settled}
-    return bool((yield UpdateOne(LOCKS, same_and_empty(lock), {"$set": owes})))
+    kept = {"token": None, "available_at": now + OWED_S, **owed}
+    return bool((yield UpdateOne(LOCKS, same_and_empty(lock), {"$set": kept})))
+
+
+def vacate(lock: Lock) -> Op[bool]:
+    """Say in a lock that another client has taken that its group was found empty after this was read of it."""
+    return bool((yield UpdateOne(LOCKS, same_and_empty(lock), {"$set": _owed(lock)})))
+
+
+def _owed(lock: Lock, purged: int = 0) -> Document:
+    """Return the counts of a lock whose group is empty, with what it owes apart."""
+    settled = lock["settled"] + purged
+    owed = max(settled - lock["version"], 0) + (lock.get("owed") or 0)
+    return {"owed": owed, "settled": settled, "version": settled}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harel.engine.queue.contract import Packed
-from harel.engine.queue.mongo.counting import Lock, count, counts_of, drop
+from harel.engine.queue.mongo.counting import Lock, count, counts_of, drop, vacate
 from harel.engine.queue.mongo.requests import (
     Aggregate,
     DeleteOne,
@@ -180,9 +180,12 @@ def heads_of(group_ids: Sequence[str], messages: str, *, whole: bool) -> Op[dict
 
 
 def drop_if_empty(lock: Lock, now: float) -> Op[None]:
-    """Drop a group that nobody has, unless there is a message in it."""
-    while (yield from head_of(lock)) is None and not (yield from drop(lock, now)):
-        found = yield _idle(lock["_id"])
+    """Drop a group, unless there is a message in it; if another client has taken it, say there that it is empty."""
+    while (yield from head_of(lock)) is None:
+        free = lock["token"] is None
+        if (yield from drop(lock, now) if free else vacate(lock)):
+            return
+        found = yield _there(lock["_id"])
         if not found:
             return
         lock = found[0]
@@ -195,11 +198,11 @@ def drop_if_last(lock: Lock, now: float) -> Op[None]:
 
 
 def drop_if_drained(group_id: str, now: float) -> Op[None]:
-    """Drop a group that nobody has leased or held, if it is empty."""
-    found = yield _idle(group_id)
+    """Drop a group that is not held, if it is empty."""
+    found = yield _there(group_id)
     if found:
         yield from drop_if_empty(found[0], now)
 
 
-def _idle(group_id: str) -> Find:
-    return Find(LOCKS, {"_id": group_id, "token": None, "held": False, "bound": None, "owed": None})
+def _there(group_id: str) -> Find:
+    return Find(LOCKS, {"_id": group_id, "held": False, "bound": None, "owed": None})
