@@ -6,9 +6,10 @@ number of places comes from an undisturbed run of the operation.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,13 +24,11 @@ __all__ = ["Trial", "bench_of", "run"]
 T = TypeVar("T")
 
 _FILES = ("sqlite", "libsql")
-_DEADLINE_S = 300.0
-_MOST_POINTS = 24
-"""Of an operation that takes many messages (a connection to PostgreSQL: 50) so many points are chosen by the seed."""
+_DEADLINE_S = 1_200.0
+_MOST_IN_SHORT = 24
+"""A short run chooses so many points of an operation by the seed, if it has more; a full one tries all."""
 
-_FEWER_POINTS = {"postgres": 8}
-"""A connection to PostgreSQL takes long to make."""
-
+_MAKE_A_SCHEMA = ("postgres", "mongo", "rqlite")
 _STALE_ONCE = ("redis-async",)
 """Where a connection that was cut while idle is only found out about by the next operation, which then says so."""
 
@@ -43,8 +42,7 @@ def run(options: Options) -> Report:
             folder = options.folder / f"{backend}-{flavour}"
             folder.mkdir()
             trial = Trial(backend, flavour, folder, options.seed)
-            most = _FEWER_POINTS.get(backend, _MOST_POINTS)
-            failures += trial.try_all(None if options.size == "full" else CORE, most)
+            failures += trial.try_all() if options.size == "full" else trial.try_all(CORE, _MOST_IN_SHORT)
             rows += trial.rows
     heads = (
         "Backend",
@@ -88,8 +86,8 @@ class Trial:
         self._make = lambda: make(backend, flavour, folder, seed)
         self.rows: list[tuple[object, ...]] = []
 
-    def try_all(self, names: Sequence[str] | None = None, most: int = _MOST_POINTS) -> list[str]:
-        """Try the operations of these names, or all; return what was wrong, each so that it can be repeated."""
+    def try_all(self, names: Sequence[str] | None = None, most: int | None = None) -> list[str]:
+        """Try the operations of these names, or all, at so many points each; return what was wrong, to be repeated."""
         failures: list[str] = []
         with ThreadPoolExecutor(1) as thread:  # in which something may hang
 
@@ -102,7 +100,9 @@ class Trial:
                     if self._is_tried(bench, scene, names):
                         failures += within(self._try, bench, scene, most)
                 if names is None and isinstance(bench, Link):
-                    failures += within(self._try_opening, bench, most)
+                    failures += within(self._try_opening, bench, "open", itertools.repeat(self._folder))
+                    if bench.backend in _MAKE_A_SCHEMA:
+                        failures += within(self._try_opening, bench, "open a new queue", self._new_folders())
             except TimeoutError:
                 # Its thread cannot be ended.
                 return [*failures, f"{self._name}: an operation hangs; seed {self._seed}"]
@@ -116,7 +116,7 @@ class Trial:
             return False
         return all(getattr(bench.observer.capabilities, capability) for capability in scene.needs)
 
-    def _try(self, bench: Bench, scene: Scene, most: int) -> list[str]:
+    def _try(self, bench: Bench, scene: Scene, most: int | None) -> list[str]:
         messages, points = bench.points(scene)
         points = self._some(points, scene.name, most)
         tally: Counter[str] = Counter()
@@ -136,36 +136,42 @@ class Trial:
         self._note(scene.name, messages, len(points), tally)
         return []
 
-    def _try_opening(self, link: Link, most: int) -> list[str]:
-        """Open the queue, harmed; then open it undisturbed, and use it."""
+    def _try_opening(self, link: Link, name: str, folders: Iterator[Path]) -> list[str]:
+        """Open a queue, harmed; then open it undisturbed, and use it."""
         link.proxy.watch()
-        link.open(self._folder).close()
+        link.open(next(folders)).close()
         seen = link.proxy.seen
-        points = self._some(list(link.harms(seen.requests, seen.replies, "open")), "open", most)
+        points = list(link.harms(seen.requests, seen.replies, name))
         tally: Counter[str] = Counter()
         for point in points:
+            folder = next(folders)
             link.proxy.do(point)
             try:
-                queue = link.open(self._folder)
+                link.open(folder).close()
                 tally["returned"] += 1
             except ALLOWED:
                 tally["raised"] += 1
-                link.proxy.watch()
-                queue = link.open(self._folder)
             except Exception as error:
-                return [self._sentence("open", point, f"it raised {type(error).__name__}: {error}")]
+                return [self._sentence(name, point, f"it raised {type(error).__name__}: {error}")]
             link.proxy.watch()
+            queue = link.open(folder)
             group = link.groups()[0]
-            link.observer.publish(group, event(group))
+            queue.publish(group, event(group))
             lease = queue.claim("opened", VISIBILITY_S)
             if lease is None or not queue.ack(lease):
-                return [self._sentence("open", point, "what was opened afterwards does not work")]
+                return [self._sentence(name, point, "what was opened afterwards does not work")]
             queue.close()
-        self._note("open", f"{seen.requests} + {seen.replies}", len(points), tally)
+        self._note(name, f"{seen.requests} + {seen.replies}", len(points), tally)
         return []
 
-    def _some(self, points: list[Any], name: str, most: int) -> list[Any]:
-        if len(points) <= most:
+    def _new_folders(self) -> Iterator[Path]:
+        for number in itertools.count():
+            folder = self._folder / f"new-{number}"
+            folder.mkdir()
+            yield folder
+
+    def _some(self, points: list[Any], name: str, most: int | None) -> list[Any]:
+        if most is None or len(points) <= most:
             return points
         chosen = random.Random(f"{self._seed}/{self._name}/{name}").sample(range(len(points)), most)
         return [points[index] for index in sorted(chosen)]
