@@ -55,4 +55,9 @@ class Report(msgspec.Struct, kw_only=True):
 def table(heads: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
     """Make a Markdown table."""
     lines = [heads, tuple("---" for _ in heads), *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(_in_a_cell(str(cell)) for cell in line) + " |" for line in lines)
+
+
+def _in_a_cell(text: str) -> str:
+    """Escape what ends a cell, and what makes a page no text."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text).replace("|", "\\|")

@@ -17,7 +17,7 @@ from torture.hostile_bench import Book, Unkept, Wrap, on_bench
 from torture.hostile_calls import ARGUMENTS, try_event_parts, try_values
 from torture.hostile_places import must_keep_a_secret
 from torture.hostile_values import SECRET, exactly
-from torture.part import Options
+from torture.part import Options, table
 
 QUICK = ("sqlite-sync", "redis-sync", "postgres-sync", "mongo-sync")
 """Backends whose servers answer quickly; the others are in the full run."""
@@ -232,3 +232,7 @@ def test_a_value_that_json_changes_is_found(tmp_path: Path) -> None:
         try_event_parts(bench, "bytes", [b"a"])
     assert all("came back as something else" in failure for failure in book.failures)
     assert len(book.failures) == 3
+
+
+def test_a_page_stays_text_whatever_its_tables_name() -> None:
+    assert table(("a",), [("x|y\x00\x1b\n",)]).splitlines()[-1] == r"| x\|y\x00\x1b\n |"
