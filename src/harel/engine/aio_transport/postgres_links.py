@@ -26,6 +26,7 @@ from harel.engine.transport.postgres_server import (
     must_be_read_committed,
     must_have_transactions,
 )
+from harel.engine.transport.postgres_wire import plain
 from harel.errors import HarelError
 
 __all__ = ["AsyncConnection", "AsyncLinks", "AsyncPool"]
@@ -314,5 +315,5 @@ async def _execute(connection: AsyncConnection, request: Call | Script) -> list[
         await connection.execute(request.text, prepare=False)
         return []
     cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
-    await cursor.execute(request.statement, request.values, binary=True)
+    await cursor.execute(request.statement, plain(request.values), binary=True)
     return await cursor.fetchall()
