@@ -158,6 +158,37 @@ async def test_that_share_of_claims_asks_for_the_floor(ratio: float, least: int,
         assert floors.count(0) == 100, "and falls back to any"
 
 
+@pytest.mark.parametrize(
+    ("remote", "concurrency", "first"), [(True, 32, 16), (True, 33, 16), (True, 31, 31), (False, 64, 64)]
+)
+async def test_a_server_looks_for_half_of_many_slots_while_the_other_half_works(
+    remote: bool, concurrency: int, first: int
+) -> None:
+    class There(Watched):
+        @property
+        def capabilities(self) -> Capabilities:
+            return msgspec.structs.replace(super().capabilities, remote=remote)
+
+    async with There() as queue:
+        await queue.publish_many(messages(groups=200, each=1))
+        busy, handled = asyncio.Event(), 0
+
+        async def handle(event: Event) -> None:
+            nonlocal handled
+            handled += 1
+            await busy.wait()
+
+        running = Running(AsyncWorker(queue, handle, concurrency=concurrency), FakeTiming())
+        await settled()
+        limits = [limit for limit, _ in queue.named("claim")]
+        assert max(limits) == limits[0] == first
+        assert sum(limits) == handled == concurrency, "all slots work, and nothing is claimed that cannot start"
+        busy.set()
+        await settled()
+        assert handled == 200
+        await running.stopped()
+
+
 async def test_what_the_first_of_two_claims_found_is_kept_when_the_second_fails() -> None:
     class Half(Watched):
         async def claim_many(self, worker_id: str, visibility: float, limit: int, min_priority: int = 0) -> Any:

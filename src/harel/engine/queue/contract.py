@@ -219,6 +219,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     shared : bool
         Other processes can open the same queue.
+    remote : bool
+        A server carries operations out, while this process does something else.
     atomic_batches : bool
         ``publish_many`` is all or nothing.
     priority : bool
@@ -248,6 +250,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     shared: bool = True
+    remote: bool = True
     atomic_batches: bool = True
     priority: bool = True
     fair: bool = True

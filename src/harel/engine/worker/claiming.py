@@ -18,6 +18,10 @@ __all__ = ["Claimer"]
 _QUIET_S = 0.005
 """While others are handled or settled, which soon makes more claimable, a wait begins only after so long."""
 
+_WORTH_HALVING = 32
+"""With so many slots a claim is for half of them at most: the server looks for the next half while this one is handled.
+With fewer, what a round trip costs weighs more."""
+
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.05
 """Between claims that find nothing though the transport said that there is something: others were faster."""
@@ -56,6 +60,8 @@ class Claimer:
         self._is_busy = is_busy
         self._take_on = take_on
         self._news = Bell(settings.timing)
+        halves = settings.claims_ahead and settings.concurrency >= _WORTH_HALVING
+        self._at_most = settings.concurrency // 2 if halves else settings.concurrency
         self._stopping = False
         self._may_find = True
         self._in_vain = 0
@@ -90,7 +96,7 @@ class Claimer:
                 if not free:
                     await self._news.wait()
                 elif self._may_find:
-                    await self._claim_for(free)
+                    await self._claim_for(min(free, self._at_most))
                 else:
                     await self._rest()
             except TransportUnavailable as error:
@@ -115,11 +121,11 @@ class Claimer:
                     raise
         return [(lease, until) for lease in leases]
 
-    async def _claim_for(self, free: int) -> None:
+    async def _claim_for(self, slots: int) -> None:
         self._may_find = False  # what is settled or published meanwhile makes it true again
-        claimed = await self.claim(free)
+        claimed = await self.claim(slots)
         self._outage.over("claim")
-        if len(claimed) == free:
+        if len(claimed) == slots:
             self._may_find = True
         if claimed:
             self._in_vain = 0

@@ -36,6 +36,8 @@ class Settings:
         The handler's name.
     keeps_leases : bool
         Whether a lease needs no renewing while its handler runs.
+    claims_ahead : bool
+        Whether claims go on beside handlers, so that it pays to claim for some slots while the others work.
     watches : bool
         Whether the transport's ``wait`` looks; otherwise a claim is the only look.
     wait_s : float
@@ -56,6 +58,7 @@ class Settings:
     observers: Sequence[Observer]
     handler: str
     keeps_leases: bool
+    claims_ahead: bool
     watches: bool
     wait_s: float
     longest_delay_s: float

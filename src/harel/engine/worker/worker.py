@@ -146,6 +146,7 @@ class WorkerBase(Generic[TransportT, HandlerT]):
             observers=tuple(observers),
             handler=_name_of(handler),
             keeps_leases=self._keeps_lease,
+            claims_ahead=can.remote,
             watches=can.watch,
             wait_s=self._longest_wait_s() if can.watch else _THREAD_WAIT_S,
             longest_delay_s=can.max_visibility_s,

@@ -38,7 +38,9 @@ class MemoryOps:
         How often a wait looks at the clock, in seconds.
     """
 
-    capabilities: Capabilities = Capabilities(shared=False, max_event_bytes=2**30, max_visibility_s=LONGEST_S)
+    capabilities: Capabilities = Capabilities(
+        shared=False, remote=False, max_event_bytes=2**30, max_visibility_s=LONGEST_S
+    )
 
     def __init__(self, state: MemoryQueue, look_again_s: float = LOOK_AGAIN_S) -> None:
         self.queue: str = f"memory://{id(state):x}"

@@ -128,7 +128,7 @@ class SqliteOps:
     ) -> None:
         self.queue = queue
         self.capabilities: Capabilities = Capabilities(
-            bind=True, max_event_bytes=64 * 2**20, max_visibility_s=LONGEST_S
+            remote=False, bind=True, max_event_bytes=64 * 2**20, max_visibility_s=LONGEST_S
         )
         self._ahead = FRESH if fresh_first else 0.0
         self._poll_interval_s = poll_interval_s
