@@ -21,7 +21,7 @@ import redis
 
 from benchmarks.meters import METERS, PostgresMeter
 from harel import AsyncWorker, Event, Lease, Message, Transport
-from harel.engine.aio_transport import AsyncInMemoryTransport
+from harel.engine.aio_transport import AsyncInMemoryTransport, AsyncPostgresTransport
 from harel.engine.transport import InMemoryTransport, PostgresTransport, RedisTransport, SqliteTransport
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import server as redis_server
@@ -280,6 +280,25 @@ def test_calls_of_a_queue_in_a_file(tmp_path: Path) -> None:
         most = {"publish to new groups": 15, "publish": 15, "claim": 0.7, "ack": 3.5, "ack of a group's last": 3.5}
         assert_within(in_batches(queue, calls_of), most)
         assert_within(one_by_one(queue, calls_of), {"publish": 55, "claim": 60, "ack": 67})
+
+
+def test_calls_of_an_async_queue_in_postgres(pg_server: PostgresServer) -> None:
+    """Lists are written as text at once; the driver would call more than thirty functions for a published message."""
+
+    async def batches() -> dict[str, float]:
+        async with AsyncPostgresTransport(pg_server.url, min_size=1, max_size=1) as queue:
+            await queue.stats()
+            found = {}
+            with counting_calls() as calls:
+                await queue.publish_many(messages())
+                found["publish"] = calls()
+                leases = await queue.claim_many("w", 30.0, BATCH)
+                found["claim"] = calls() - found["publish"]
+                assert await queue.ack_many(leases) == [True] * BATCH
+                found["ack"] = calls() - found["claim"] - found["publish"]
+        return {name: count / BATCH for name, count in found.items()}
+
+    assert_within(asyncio.run(batches()), {"publish": 25, "claim": 12, "ack": 8})
 
 
 @pytest.mark.parametrize(("groups", "most"), [(10, 86), (1_000, 70)])

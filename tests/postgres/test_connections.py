@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 import psycopg_pool
 import pytest
+from psycopg.types.string import StrDumper
 
 from harel import (
     AsyncTransport,
@@ -32,6 +33,8 @@ from harel.engine.transport import PostgresTransport
 from tests.postgres.stage import PATIENCE_S, Doing, Stage, event
 from tests.servers.postgres import PostgresServer
 
+ODD_NAMES = ("café", 'say "{}, NULL"', r"back\slash", "plain")
+"""What means something in the text of an array, or is another byte in another encoding."""
 NOBODY_THERE = "postgresql://joe:s3cret@127.0.0.1:1/orders"
 
 
@@ -237,6 +240,34 @@ class TestTheCallersOwn:
             assert queue.wait(0.0) is True
             queue.close()
             assert not connection.closed
+
+    @pytest.mark.parametrize("encoding", ["UTF8", "LATIN1"])
+    def test_batches_go_through_whatever_it_makes_of_text(self, stage: Stage, encoding: str) -> None:
+        stage.open()
+        with psycopg.connect(stage.url, autocommit=True, client_encoding=encoding) as connection:
+            connection.adapters.register_dumper(str, StrDumper)
+            queue = PostgresTransport(connection, schema=stage.schema)
+            queue.publish_many([Message(group, event(f"kind of {group}")) for group in ODD_NAMES])
+            leases = queue.claim_many("w", 60.0, 10)
+            assert [(lease.group_id, lease.event.kind) for lease in leases] == [(g, f"kind of {g}") for g in ODD_NAMES]
+            assert queue.ack_many(leases) == [True] * len(ODD_NAMES)
+
+    @pytest.mark.parametrize("encoding", ["UTF8", "LATIN1"])
+    def test_batches_of_a_task_go_through_too(self, stage: Stage, encoding: str) -> None:
+        async def scenario() -> None:
+            opened = await psycopg.AsyncConnection.connect(stage.url, autocommit=True, client_encoding=encoding)
+            async with opened as connection:
+                connection.adapters.register_dumper(str, StrDumper)
+                queue = AsyncPostgresTransport(connection, schema=stage.schema)
+                await queue.publish_many([Message(group, event(f"kind of {group}")) for group in ODD_NAMES])
+                leases = await queue.claim_many("w", 60.0, 10)
+                assert [(lease.group_id, lease.event.kind) for lease in leases] == [
+                    (group, f"kind of {group}") for group in ODD_NAMES
+                ]
+                assert await queue.ack_many(leases) == [True] * len(ODD_NAMES)
+
+        stage.open()
+        asyncio.run(scenario())
 
     def test_inside_its_transaction_an_operation_takes_part_in_it(self, stage: Stage) -> None:
         other, actor = stage.open(), stage.actor()

@@ -26,7 +26,7 @@ from harel.engine.transport.postgres_server import (
     must_be_read_committed,
     must_have_transactions,
 )
-from harel.engine.transport.postgres_wire import plain
+from harel.engine.transport.postgres_wire import ArrayDumper
 from harel.errors import HarelError
 
 __all__ = ["AsyncConnection", "AsyncLinks", "AsyncPool"]
@@ -315,5 +315,6 @@ async def _execute(connection: AsyncConnection, request: Call | Script) -> list[
         await connection.execute(request.text, prepare=False)
         return []
     cursor = psycopg.AsyncRawCursor(connection, row_factory=tuple_row)
-    await cursor.execute(request.statement, plain(request.values), binary=True)
+    cursor.adapters.register_dumper(list, ArrayDumper)
+    await cursor.execute(request.statement, request.values, binary=True)
     return await cursor.fetchall()

@@ -28,7 +28,7 @@ from harel.engine.transport.postgres_server import (
     must_be_read_committed,
     must_have_transactions,
 )
-from harel.engine.transport.postgres_wire import Wire, plain
+from harel.engine.transport.postgres_wire import ArrayDumper, Wire
 from harel.errors import HarelError
 
 __all__ = ["Connection", "Links", "Pool"]
@@ -332,5 +332,6 @@ def _execute(connection: Connection, request: Call | Script) -> list[Any]:
         connection.execute(request.text, prepare=False)
         return []
     cursor = psycopg.RawCursor(connection, row_factory=tuple_row)
-    cursor.execute(request.statement, plain(request.values), binary=True)
+    cursor.adapters.register_dumper(list, ArrayDumper)
+    cursor.execute(request.statement, request.values, binary=True)
     return cursor.fetchall()
