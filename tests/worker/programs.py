@@ -23,6 +23,15 @@ with harel.connect(sys.argv[1]) as queue:
 print("finished", flush=True)
 """
 
+ELSEWHERE_PROGRAM = (
+    PROGRAM.replace("import logging, sys, harel", "import logging, signal, sys, harel")
+    .replace(
+        "def handle(event):", "def handle(event):\n    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})"
+    )
+    .replace("with harel.connect", "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\nwith harel.connect")
+)
+"""No thread but the handler's takes a SIGTERM."""
+
 ASYNC_PROGRAM = """
 import asyncio, logging, sys, harel
 logging.basicConfig(level=logging.INFO, format="%(message)s")

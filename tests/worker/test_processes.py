@@ -14,7 +14,7 @@ from harel import connect
 from tests.servers.postgres import postgres_url, schema_in
 from tests.servers.redis import prefix_in, redis_url
 from tests.worker.driving import DEADLINE_S, messages
-from tests.worker.programs import ASYNC_PROGRAM, BLOCKING_PROGRAM, PROGRAM, children, program, said
+from tests.worker.programs import ASYNC_PROGRAM, BLOCKING_PROGRAM, ELSEWHERE_PROGRAM, PROGRAM, children, program, said
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
@@ -82,6 +82,16 @@ def test_a_process_that_hangs_leaves_after_the_drain_timeout_and_its_message_beh
         lease = queue.claim("other", 30.0)
         assert lease is not None, "claimable at once, an hour before its lease would have ended"
         assert lease.attempt == 2
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_signal_that_does_not_interrupt_the_event_loops_sleep_wakes_it(place: str) -> None:
+    """The handler's thread takes it. One that comes just before the sleep begins does not interrupt it either."""
+    with program(ELSEWHERE_PROGRAM, filled(place), 3_600.0, 0.1) as process:
+        assert process.stdout.readline() == "handling 0\n"
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.stdout.readline() == "finished\n"
+        assert process.wait(DEADLINE_S) == 0
 
 
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)

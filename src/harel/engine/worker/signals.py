@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -16,11 +18,13 @@ __all__ = ["signals_stop"]
 
 _LEAVING = "%s came a second time: leaving now. What is held can be claimed when its leases end."
 _SAYING_TAKES_AT_MOST_S = 1.0
+_NOBODYS = -1
+_READ_AT_ONCE = 4_096
 
 
 @contextlib.contextmanager
 def signals_stop(stop: Callable[[str], object], log: WorkerLog) -> Iterator[None]:
-    """Let SIGTERM and SIGINT stop a worker, where this is the main thread, which alone may say so.
+    """Let SIGTERM and SIGINT stop a worker whose event loop runs here, if this is the main thread, which alone may.
 
     The handlers are Python's own and not the event loop's, so that the second signal works while something blocks
     the loop; and being set at all they work for process 1 of a container, which ignores signals that it has no
@@ -43,13 +47,40 @@ def signals_stop(stop: Callable[[str], object], log: WorkerLog) -> Iterator[None
             _exit_now(number, log)
         stop(signal.Signals(number).name)
 
-    before = {number: signal.signal(number, arrived) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            if handler is not None:  # None: it was not set from Python
-                signal.signal(number, handler)
+    with _signals_wake(asyncio.get_running_loop()):
+        before = {number: signal.signal(number, arrived) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                if handler is not None:  # None: it was not set from Python
+                    signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _signals_wake(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Have signals wake an event loop.
+
+    One that comes in the moment in which the loop goes to sleep, or to another thread, does not interrupt that sleep;
+    its handler, which runs in the main thread, would wait until something else does.
+    """
+    awake, waker = socket.socketpair()
+    with awake, waker:
+        awake.setblocking(False)
+        waker.setblocking(False)
+        others = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+        if others != _NOBODYS:  # the loop's own, if it takes signals itself
+            signal.set_wakeup_fd(others)
+            yield
+            return
+        loop.add_reader(awake, awake.recv, _READ_AT_ONCE)
+        try:
+            yield
+        finally:
+            others = signal.set_wakeup_fd(_NOBODYS)
+            if others != waker.fileno():
+                signal.set_wakeup_fd(others)
+            loop.remove_reader(awake)
 
 
 def _exit_now(number: int, log: WorkerLog) -> None:
